@@ -1,0 +1,3 @@
+//! gpuadmit.
+
+fn main() {}

@@ -1,0 +1,143 @@
+//! Events: what an operator is told, once per cause.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use crate::units::Mono;
+
+/// Events kept; older ones are forgotten and counted.
+pub const EVENT_HISTORY: usize = 1024;
+
+/// How grave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Good to know.
+    Info,
+    /// Look at it.
+    Warning,
+    /// Act now.
+    Critical,
+}
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $variant:ident, $name:literal, $severity:ident;)*) => {
+        /// What happened: a closed list of stable words.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum EventKind {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl EventKind {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            /// The one spelling.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $name),* }
+            }
+
+            /// How grave.
+            #[must_use]
+            pub const fn severity(self) -> Severity {
+                match self { $(Self::$variant => Severity::$severity),* }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// An engine was found.
+    EngineFound, "ENGINE_FOUND", Info;
+    /// An engine serves.
+    EngineReady, "ENGINE_READY", Info;
+    /// An engine shuts down as planned.
+    EngineDraining, "ENGINE_DRAINING", Info;
+    /// An engine went to sleep.
+    EngineAsleep, "ENGINE_ASLEEP", Info;
+    /// An engine may be frozen.
+    EngineSuspect, "ENGINE_SUSPECT", Warning;
+    /// An engine is frozen.
+    EngineStalled, "ENGINE_STALLED", Critical;
+    /// An engine lives but its metrics cannot be read.
+    EngineUnknown, "ENGINE_UNKNOWN", Warning;
+    /// An engine is dead.
+    EngineDown, "ENGINE_DOWN", Critical;
+    /// An engine was started again.
+    EngineRestarted, "ENGINE_RESTARTED", Warning;
+    /// A device cannot be read any more.
+    DeviceLost, "DEVICE_LOST", Critical;
+    /// A call into the driver does not return.
+    NvmlHung, "NVML_HUNG", Warning;
+    /// A device can be read again.
+    DeviceRecovered, "DEVICE_RECOVERED", Info;
+    /// The driver reported an error.
+    Xid, "XID", Critical;
+    /// A double-bit memory error.
+    EccUncorrected, "ECC_UNCORRECTED", Critical;
+    /// Processes that are no engine's take memory that an engine may need.
+    CoTenantGrowth, "CO_TENANT_GROWTH", Warning;
+    /// They gave it back.
+    CoTenantReceded, "CO_TENANT_RECEDED", Info;
+    /// A source stopped delivering.
+    SourceFailed, "SOURCE_FAILED", Warning;
+    /// A source delivers again.
+    SourceRecovered, "SOURCE_RECOVERED", Info;
+}
+
+/// One event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Position in the history, from 1, without gaps.
+    pub cursor: u64,
+    /// When.
+    pub at: Mono,
+    /// What.
+    pub kind: EventKind,
+    /// Engine concerned.
+    pub engine: Option<Arc<str>>,
+    /// Device concerned.
+    pub device: Option<Arc<str>>,
+    /// One sentence with the evidence.
+    pub message: String,
+}
+
+/// The bounded history.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    events: VecDeque<Event>,
+    newest: u64,
+}
+
+impl History {
+    /// Adds an event; forgets the oldest beyond [`EVENT_HISTORY`].
+    pub fn push(
+        &mut self,
+        at: Mono,
+        kind: EventKind,
+        engine: Option<&Arc<str>>,
+        device: Option<&Arc<str>>,
+        message: String,
+    ) {
+        self.newest = self.newest.saturating_add(1);
+        if self.events.len() >= EVENT_HISTORY {
+            self.events.pop_front();
+        }
+        let (engine, device) = (engine.cloned(), device.cloned());
+        self.events.push_back(Event { cursor: self.newest, at, kind, engine, device, message });
+    }
+
+    /// Cursor of the newest event; 0 when there was none.
+    #[must_use]
+    pub const fn newest(&self) -> u64 {
+        self.newest
+    }
+
+    /// Events behind `cursor`, oldest first, at most `most`, and how many behind it are forgotten.
+    #[must_use]
+    pub fn after(&self, cursor: u64, most: usize) -> (Vec<Event>, u64) {
+        let oldest = self.events.front().map_or(self.newest + 1, |event| event.cursor);
+        let missed = oldest.saturating_sub(1).saturating_sub(cursor);
+        let kept = self.events.iter().filter(|event| event.cursor > cursor).take(most).cloned().collect();
+        (kept, missed)
+    }
+}

@@ -1,0 +1,316 @@
+//! What sources tell the node. A source knows nothing of admission: it says what it saw and when.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::units::{Bytes, Span, Tokens};
+
+/// Most data-parallel ranks that one engine's reading may have; more are not kept by sources.
+pub const MAX_RANKS: usize = 64;
+
+/// One fact.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Observation {
+    /// An engine exists, and this is what is known of it. Sent when found and whenever something changed.
+    Engine(Box<EngineFacts>),
+    /// None of an engine's own processes is left, or its configuration entry was removed.
+    EngineGone {
+        /// Engine id.
+        engine: Arc<str>,
+        /// When it was seen to be gone.
+        span: Span,
+        /// One sentence: who noticed and how.
+        evidence: String,
+    },
+    /// A scrape delivered.
+    Reading {
+        /// Engine id.
+        engine: Arc<str>,
+        /// What it delivered.
+        reading: Box<EngineReading>,
+    },
+    /// A scrape failed.
+    ScrapeFailed {
+        /// Engine id.
+        engine: Arc<str>,
+        /// From the attempt to its failure.
+        span: Span,
+        /// How.
+        failure: ScrapeFailure,
+    },
+    /// A device's memory was read.
+    Device(Box<DeviceReading>),
+    /// A device's compute processes were listed.
+    DeviceProcesses(DeviceProcesses),
+    /// Something happened to a device.
+    DeviceEvent {
+        /// Device UUID; of a lost device, from the cache by PCI address.
+        uuid: Arc<str>,
+        /// When.
+        span: Span,
+        /// What.
+        event: DeviceEvent,
+    },
+    /// How a source fares.
+    Source(SourceReport),
+}
+
+/// What discovery or configuration knows of an engine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineFacts {
+    /// Stable id, unique on the node: configured, or `vllm-PORT`. At most 128 bytes.
+    pub engine: Arc<str>,
+    /// `http://127.0.0.1:8000` or `unix:/path`.
+    pub address: Arc<str>,
+    /// When these facts were gathered.
+    pub span: Span,
+    /// Software and version, `vllm 0.32.0`.
+    pub version: Option<String>,
+    /// Whether that version's metrics are known to be understood; unknown versions are only observed.
+    pub version_known: bool,
+    /// Models served, adapters included as far as known.
+    pub models: Vec<ServedModel>,
+    /// Whether adapters may be loaded at runtime, so that an unlisted model name may still be served.
+    pub adapters_at_runtime: bool,
+    /// Its processes.
+    pub processes: Vec<EngineProcess>,
+    /// Tokens per block from its command line.
+    pub block_size: Option<u64>,
+    /// Most running sequences from its command line.
+    pub max_num_seqs: Option<u64>,
+    /// Most tokens per step from its command line.
+    pub max_num_batched_tokens: Option<u64>,
+    /// Share of device memory it may take, from its command line.
+    pub gpu_memory_utilization: Option<f64>,
+    /// Data-parallel ranks behind this address. At least 1.
+    pub data_parallel_size: u32,
+}
+
+/// A model name an engine answers to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServedModel {
+    /// As clients send it. At most 256 bytes.
+    pub name: Arc<str>,
+    /// Context window.
+    pub max_model_len: Option<Tokens>,
+}
+
+/// A process of an engine. Identity is (pid, start time).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineProcess {
+    /// Process id.
+    pub pid: u32,
+    /// Start time in clock ticks since boot (`/proc/PID/stat` field 22).
+    pub start_ticks: u64,
+    /// What it does.
+    pub role: ProcessRole,
+}
+
+/// What a process does for its engine. The death of a helper never closes an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ProcessRole {
+    /// Listens for HTTP.
+    ApiServer,
+    /// Schedules.
+    EngineCore,
+    /// Runs the model.
+    Worker,
+    /// Compiler, tokenizer pool, resource tracker, …
+    Helper,
+}
+
+/// One scrape of `/metrics`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EngineReading {
+    /// From sending the request to having the whole body.
+    pub span: Span,
+    /// One per data-parallel rank, by rank; at most [`MAX_RANKS`].
+    pub ranks: Vec<RankReading>,
+    /// Whether the engine is in sleep mode, where it tells.
+    pub asleep: Option<bool>,
+    /// `process_start_time_seconds` of the API server, where it tells; another value is another life.
+    pub process_start: Option<f64>,
+    /// Interval to the next scrape.
+    pub interval: Duration,
+    /// CPU seconds that one scrape costs the engine, as known for this form of scrape.
+    pub cpu_cost: Duration,
+    /// Lines or values of the body that were not understood and left out.
+    pub malformed: u64,
+}
+
+/// One rank's figures. Missing is `None`, never zero. Counters count from the engine's start.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RankReading {
+    /// Rank (`engine` label), from 0.
+    pub rank: u32,
+    /// Share of the pool in use, 0 to 1: `1 - free / (blocks - 1)` (vLLM v1/core/block_pool.py).
+    pub kv_usage: Option<f64>,
+    /// Requests in the batch.
+    pub running: Option<u64>,
+    /// Requests waiting for room in the engine.
+    pub waiting: Option<u64>,
+    /// Of those, waiting for something else than KV room (`reason="deferred"`).
+    pub waiting_deferred: Option<u64>,
+    /// Blocks of this rank's pool, the null block included; the sum over ranks already undone.
+    pub num_gpu_blocks: Option<u64>,
+    /// Tokens per block as reported; hybrid models report one that does not multiply out.
+    pub block_size: Option<u64>,
+    /// Tokens that the pool holds, where told.
+    pub kv_cache_size_tokens: Option<u64>,
+    /// Memory of the pool, where told.
+    pub kv_cache_memory: Option<Bytes>,
+    /// Prompt tokens of requests that have passed prefill.
+    pub prompt_tokens: Option<u64>,
+    /// Tokens generated.
+    pub generation_tokens: Option<u64>,
+    /// Requests that ended, however they ended.
+    pub finished: Option<u64>,
+    /// Preemptions (counted late: never a trigger).
+    pub preemptions: Option<u64>,
+    /// Engine steps (count of `iteration_tokens_total`).
+    pub steps: Option<u64>,
+    /// Prefix cache look-ups, tokens.
+    pub prefix_queries: Option<u64>,
+    /// Prefix cache hits, tokens.
+    pub prefix_hits: Option<u64>,
+    /// Time to first token.
+    pub ttft: Option<SumCount>,
+    /// Time between two tokens of a request.
+    pub inter_token: Option<SumCount>,
+    /// Time in the engine's queue.
+    pub queue_time: Option<SumCount>,
+    /// Time in prefill.
+    pub prefill_time: Option<SumCount>,
+    /// Output lengths of ended requests: (upper bound in tokens, cumulative count), ascending; the last is +Inf.
+    pub generation_lengths: Vec<(f64, u64)>,
+}
+
+/// Sum and count of a histogram; sums of times are in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SumCount {
+    /// Sum of the observed values.
+    pub sum: f64,
+    /// How many.
+    pub count: u64,
+}
+
+/// How a scrape failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ScrapeFailure {
+    /// Nothing listens.
+    Refused,
+    /// No whole answer within the deadline. The engine may be busy: this alone says nothing.
+    TimedOut,
+    /// An HTTP status other than 200; 401 and 403 mean alive.
+    Status(u16),
+    /// 200, but no series of an engine in it (statistics switched off, or another program).
+    NoSeries,
+    /// The body broke a bound or is no exposition text.
+    Malformed(String),
+    /// Another error of the connection.
+    Connection(String),
+}
+
+/// A device's memory and load.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeviceReading {
+    /// When it was read.
+    pub span: Span,
+    /// `GPU-…` or `MIG-…`.
+    pub uuid: Arc<str>,
+    /// Position in NVML's order.
+    pub index: u32,
+    /// Product name.
+    pub name: String,
+    /// PCI address.
+    pub pci: String,
+    /// UUID of the GPU that this MIG instance is part of.
+    pub parent: Option<Arc<str>>,
+    /// Memory; `None` where the device has none of its own (integrated GPUs) or the call failed.
+    pub memory: Option<DeviceMemory>,
+    /// Percent of time in which a kernel ran.
+    pub utilisation_percent: Option<u32>,
+    /// What could not be read, one sentence; empty when all was.
+    pub problem: String,
+}
+
+/// Memory as NVML tells it. With `reserved`: used + free + reserved = total (nvmlMemory_v2_t); without: used includes
+/// what the driver reserves (nvmlMemory_t).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// All of it.
+    pub total: Bytes,
+    /// Held by the driver.
+    pub reserved: Option<Bytes>,
+    /// In use.
+    pub used: Bytes,
+    /// Free.
+    pub free: Bytes,
+}
+
+/// Compute processes on a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceProcesses {
+    /// When they were listed.
+    pub span: Span,
+    /// The device.
+    pub uuid: Arc<str>,
+    /// The processes.
+    pub processes: Vec<DeviceProcess>,
+}
+
+/// A process on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceProcess {
+    /// Process id in the host's namespace.
+    pub pid: u32,
+    /// Its memory; `None` where NVML does not tell.
+    pub used: Option<Bytes>,
+}
+
+/// Something that happened to a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceEvent {
+    /// The driver reported an Xid error.
+    Xid {
+        /// Its number.
+        code: u64,
+    },
+    /// A single-bit ECC error was corrected.
+    EccCorrected,
+    /// A double-bit ECC error.
+    EccUncorrected,
+    /// The device is gone from the driver.
+    Lost,
+    /// A call for it has not returned within its deadline.
+    Hung,
+    /// It answers again.
+    Recovered,
+}
+
+/// How a source fares. Sent on change, and at least once a second while it delivers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceReport {
+    /// `nvml`, `discovery`, `metrics/ENGINE`.
+    pub source: Arc<str>,
+    /// When.
+    pub span: Span,
+    /// Health.
+    pub health: SourceHealth,
+    /// One sentence.
+    pub detail: String,
+    /// Time spent inside its calls since start, where that is a cost worth telling.
+    pub busy: Option<Duration>,
+}
+
+/// Health of a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SourceHealth {
+    /// Delivers.
+    Ok,
+    /// Delivers part, or late.
+    Degraded,
+    /// Delivers nothing.
+    Failed,
+    /// Not there.
+    Absent,
+}

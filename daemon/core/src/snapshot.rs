@@ -1,0 +1,189 @@
+//! The node as it stands, for those who look: built under the lock at a bounded rate, read without it.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    event::Event,
+    observation::{DeviceMemory, EngineProcess, SourceHealth},
+    request::{Headroom, Reason},
+    settings::Mode,
+    units::{Blocks, Bytes, Mono, Tokens},
+};
+
+/// The node.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Snapshot {
+    /// When it was taken.
+    pub at: Mono,
+    /// Counts up with every snapshot.
+    pub generation: u64,
+    /// Epoch of this daemon's reservation ids.
+    pub epoch: u32,
+    /// Engines by id.
+    pub engines: Vec<EngineSnapshot>,
+    /// Devices by index.
+    pub devices: Vec<DeviceSnapshot>,
+    /// Sources by name.
+    pub sources: Vec<SourceSnapshot>,
+    /// Newest events, oldest first, at most 256.
+    pub events: Vec<Event>,
+    /// Decisions since start.
+    pub decisions: DecisionCounts,
+    /// Reservations held.
+    pub reservations: u64,
+    /// Most that can be held.
+    pub reservations_limit: u64,
+}
+
+/// Decisions since start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DecisionCounts {
+    /// Admitted.
+    pub admitted: u64,
+    /// Denied.
+    pub denied: u64,
+    /// Admitted in observe mode where enforce would have denied.
+    pub would_have_denied: u64,
+    /// Denied or would have been, by reason; only those that occurred.
+    pub by_reason: Vec<(Reason, u64)>,
+}
+
+/// What an engine can do now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum EngineState {
+    /// Found, not answering yet.
+    Starting,
+    /// Serving.
+    Ready,
+    /// Shutting down as planned.
+    Draining,
+    /// Perhaps frozen.
+    Suspect,
+    /// Frozen.
+    Stalled,
+    /// In sleep mode.
+    Asleep,
+    /// Alive, metrics unreadable.
+    Unknown,
+    /// Dead.
+    Down,
+}
+
+/// One engine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineSnapshot {
+    /// Engine id.
+    pub engine: Arc<str>,
+    /// Where it listens.
+    pub address: Arc<str>,
+    /// Software and version.
+    pub version: Option<String>,
+    /// Models it serves.
+    pub models: Vec<Arc<str>>,
+    /// State.
+    pub state: EngineState,
+    /// Why.
+    pub state_reason: String,
+    /// Since when.
+    pub state_since: Mono,
+    /// Mode.
+    pub mode: Mode,
+    /// Headroom; `None`: unknown.
+    pub headroom: Option<Headroom>,
+    /// Pools by rank.
+    pub pools: Vec<PoolSnapshot>,
+    /// Context window.
+    pub max_model_len: Option<Tokens>,
+    /// Devices its processes hold.
+    pub devices: Vec<Arc<str>>,
+    /// Its processes.
+    pub processes: Vec<EngineProcess>,
+    /// Reservations held.
+    pub reservations: u64,
+    /// Of those, orphans.
+    pub orphans: u64,
+    /// Measured output tokens per second and running request.
+    pub token_rate: Option<f64>,
+    /// Interval between two readings.
+    pub scrape_interval: Option<Duration>,
+    /// CPU that reading costs the engine, share of a core.
+    pub scrape_cpu_share: Option<f64>,
+    /// Requests at the engine that did not come through admission.
+    pub bypass_requests: Option<u64>,
+}
+
+/// One rank's pool.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PoolSnapshot {
+    /// Rank.
+    pub rank: u32,
+    /// Usable blocks.
+    pub total: Option<Blocks>,
+    /// Tokens per block.
+    pub block_size: Option<u64>,
+    /// Reported use.
+    pub reported: Option<Blocks>,
+    /// Corrected use now: (low, estimate, high).
+    pub corrected: Option<(Blocks, Blocks, Blocks)>,
+    /// Use if every live reservation grows to all it may.
+    pub committed: Option<Blocks>,
+    /// Running requests as reported.
+    pub running: Option<u64>,
+    /// Waiting requests as reported.
+    pub waiting: Option<u64>,
+    /// Age of the reading.
+    pub age: Option<Duration>,
+}
+
+/// One device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeviceSnapshot {
+    /// UUID.
+    pub uuid: Arc<str>,
+    /// Position in NVML's order.
+    pub index: u32,
+    /// Product name.
+    pub name: String,
+    /// PCI address.
+    pub pci: String,
+    /// GPU that this MIG instance is part of.
+    pub parent: Option<Arc<str>>,
+    /// Memory and its split; `None`: unknown or too old.
+    pub memory: Option<MemorySplit>,
+    /// Age of the last memory reading.
+    pub age: Option<Duration>,
+    /// Percent of time in which a kernel ran.
+    pub utilisation_percent: Option<u32>,
+    /// Engines on it.
+    pub engines: Vec<Arc<str>>,
+    /// What is wrong; empty when all is well.
+    pub problem: String,
+}
+
+/// Where a device's memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemorySplit {
+    /// As NVML tells it.
+    pub memory: DeviceMemory,
+    /// Held by engines; `None`: NVML does not tell per process.
+    pub engine: Option<Bytes>,
+    /// Held by other processes.
+    pub co_tenant: Option<Bytes>,
+    /// Used, but of no named process.
+    pub unattributed: Option<Bytes>,
+}
+
+/// One source.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SourceSnapshot {
+    /// Name.
+    pub source: Arc<str>,
+    /// Health.
+    pub health: SourceHealth,
+    /// One sentence.
+    pub detail: String,
+    /// Time since it last reported.
+    pub age: Duration,
+    /// Time spent inside its calls since start.
+    pub busy: Option<Duration>,
+}

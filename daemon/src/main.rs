@@ -1,0 +1,3 @@
+//! gpuadmitd.
+
+fn main() {}

@@ -1,0 +1,19 @@
+//! Compiles the `.proto` files with protox (pure Rust, no protoc) into types, services and a descriptor set.
+
+use std::{env, error::Error, fs, path::PathBuf};
+
+use prost::Message as _;
+
+const FILES: [&str; 3] =
+    ["gpuadmit/v1/headroom.proto", "gpuadmit/v1/admission.proto", "gpuadmit/v1/node.proto"];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    for file in FILES {
+        println!("cargo:rerun-if-changed={file}");
+    }
+    let descriptors = protox::compile(FILES, ["."])?;
+    let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("OUT_DIR is set by cargo")?);
+    fs::write(out.join("gpuadmit.v1.bin"), descriptors.encode_to_vec())?;
+    tonic_prost_build::configure().compile_fds(descriptors)?;
+    Ok(())
+}
