@@ -1,0 +1,229 @@
+//! The one place that locks the node. Lock first, then read the clock, so that time never runs backwards inside; no
+//! await and no I/O under the lock.
+//!
+//! Two tasks belong to a handle: [`Handle::run_timeouts`] does what falls due, [`Handle::publish`] builds snapshots at
+//! a bounded rate. Everything else is a direct call: checking and reserving is one atomic step without a scheduler hop.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use gpuadmit_core::{
+    event::Event,
+    explain::Record,
+    node::{Completed, Node, Standing},
+    observation::Observation,
+    request::{Completion, Decision, Reference, Request, RequestError, ReservationId, SessionId},
+    settings::Settings,
+    snapshot::Snapshot,
+    units::{Mono, Tokens},
+};
+use tokio::{
+    sync::{Notify, watch},
+    time::{MissedTickBehavior, interval, sleep},
+};
+
+use crate::{clock, source::Observe};
+
+/// Shortest sleep until something falls due: a node that is for ever due does not spin.
+const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
+
+/// A decision and where its reservation stands now (`None`: none was made).
+pub type Explained = (Record, Option<Standing>);
+
+/// The node, shared. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Handle(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    node: Mutex<Locked>,
+    sessions: AtomicU64,
+    /// An earlier timeout than the one slept for has come up.
+    sooner: Notify,
+    /// Cursor of the newest event.
+    newest_event: watch::Sender<u64>,
+    snapshots: watch::Sender<Arc<Snapshot>>,
+}
+
+#[derive(Debug)]
+struct Locked {
+    node: Node,
+    /// What [`Handle::run_timeouts`] sleeps for; `None`: for nothing.
+    armed: Option<Mono>,
+}
+
+impl Handle {
+    /// A handle on an empty node; reservation ids carry the lower 24 bits of `epoch`.
+    #[must_use]
+    pub fn new(settings: Settings, epoch: u32) -> Self {
+        let mut node = Node::new(settings, epoch);
+        let first = Arc::new(node.snapshot(clock::now()));
+        Self(Arc::new(Shared {
+            node: Mutex::new(Locked { node, armed: None }),
+            sessions: AtomicU64::new(1),
+            sooner: Notify::new(),
+            newest_event: watch::Sender::new(0),
+            snapshots: watch::Sender::new(first),
+        }))
+    }
+
+    /// Takes in a fact.
+    pub fn observe(&self, observation: Observation) {
+        self.with(|node, now| node.observe(now, observation));
+    }
+
+    /// [`Self::observe`] for a source to call.
+    #[must_use]
+    pub fn observer(&self) -> Observe {
+        let handle = self.clone();
+        Arc::new(move |observation| handle.observe(observation))
+    }
+
+    /// Decides on a request.
+    ///
+    /// # Errors
+    /// The caller's mistakes; a denial is a [`Decision`].
+    pub fn admit(&self, request: &Request<'_>) -> Result<Decision, RequestError> {
+        self.with(|node, now| node.admit(now, request))
+    }
+
+    /// A request has generated tokens. Returns its new lease; `None` when it is not held.
+    #[must_use]
+    pub fn progress(&self, of: Reference<'_>, generated: Tokens) -> Option<Duration> {
+        self.with(|node, now| node.progress(now, of, generated))
+    }
+
+    /// A request has ended.
+    #[must_use]
+    pub fn complete(&self, of: Reference<'_>, completion: Completion) -> Completed {
+        self.with(|node, now| node.complete(now, of, completion))
+    }
+
+    /// A name for a new stream, unique in this run of the daemon.
+    #[must_use]
+    pub fn new_session(&self) -> SessionId {
+        SessionId(self.0.sessions.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// A stream broke: its reservations become orphans.
+    pub fn session_broken(&self, session: SessionId) {
+        self.with(|node, now| node.session_broken(now, session));
+    }
+
+    /// A stream takes over reservations of one that broke. Returns those still held, in the order asked.
+    #[must_use]
+    pub fn adopt(&self, session: SessionId, ids: &[ReservationId]) -> Vec<ReservationId> {
+        self.with(|node, now| node.adopt(now, session, ids))
+    }
+
+    /// The newest `most` decisions, newest first.
+    #[must_use]
+    pub fn explain_newest(&self, most: usize) -> Vec<Explained> {
+        self.with(|node, _| node.records().newest(most).map(|record| explained(node, record)).collect())
+    }
+
+    /// The decision behind a reservation; `None` when its record is no longer kept.
+    #[must_use]
+    pub fn explain(&self, of: Reference<'_>) -> Option<Explained> {
+        self.with(|node, _| {
+            let record = node.records().of(node.resolve(of)?)?;
+            Some(explained(node, record))
+        })
+    }
+
+    /// Events behind `cursor`, oldest first, at most `most`, and how many behind it are forgotten.
+    #[must_use]
+    pub fn events_after(&self, cursor: u64, most: usize) -> (Vec<Event>, u64) {
+        self.with(|node, _| node.history().after(cursor, most))
+    }
+
+    /// Cursor of the newest event, to wait on.
+    #[must_use]
+    pub fn newest_event(&self) -> watch::Receiver<u64> {
+        self.0.newest_event.subscribe()
+    }
+
+    /// The last published snapshot.
+    #[must_use]
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.0.snapshots.borrow())
+    }
+
+    /// Snapshots as they are published.
+    #[must_use]
+    pub fn watch(&self) -> watch::Receiver<Arc<Snapshot>> {
+        self.0.snapshots.subscribe()
+    }
+
+    /// Publishes a snapshot now and then every `every`, for ever; calls `published` after each. It takes the node's
+    /// lock each time, so that a daemon that goes on publishing is one that still answers.
+    pub async fn publish(self, every: Duration, mut published: impl FnMut(&Snapshot)) {
+        let mut ticks = interval(every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        loop {
+            ticks.tick().await;
+            let snapshot = Arc::new(self.with(Node::snapshot));
+            published(&snapshot);
+            self.0.snapshots.send_replace(snapshot);
+        }
+    }
+
+    /// Does what falls due in the node, for ever.
+    pub async fn run_timeouts(self) {
+        loop {
+            let due = self.arm();
+            let due_or_sooner = async {
+                match due {
+                    Some(wait) => sleep(wait.max(SHORTEST_SLEEP)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = due_or_sooner => self.with(Node::handle_timeout),
+                () = self.0.sooner.notified() => {}
+            }
+        }
+    }
+
+    /// Notes what is slept for, and returns for how long; `None`: nothing is due.
+    fn arm(&self) -> Option<Duration> {
+        let mut locked = self.0.node.lock().unwrap_or_else(PoisonError::into_inner);
+        locked.armed = locked.node.poll_timeout();
+        locked.armed.map(|due| due.since(clock::now()))
+    }
+
+    /// Runs `work` on the node; then, without the lock, wakes those for whom it changed something.
+    fn with<T>(&self, work: impl FnOnce(&mut Node, Mono) -> T) -> T {
+        let mut locked = self.0.node.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = clock::now();
+        let before = locked.node.history().newest();
+        let result = work(&mut locked.node, now);
+        let newest = locked.node.history().newest();
+        let sooner =
+            locked.node.poll_timeout().is_some_and(|due| locked.armed.is_none_or(|armed| due < armed));
+        drop(locked);
+        if sooner {
+            self.0.sooner.notify_one();
+        }
+        if newest != before {
+            self.0.newest_event.send_if_modified(|seen| raise(seen, newest));
+        }
+        result
+    }
+}
+
+fn explained(node: &Node, record: &Record) -> Explained {
+    (record.clone(), record.reservation.map(|id| node.standing(id)))
+}
+
+/// Two threads may come here in the other order than they held the lock: a cursor only ever grows.
+fn raise(seen: &mut u64, newest: u64) -> bool {
+    let grew = newest > *seen;
+    *seen = newest.max(*seen);
+    grew
+}
