@@ -4,5 +4,7 @@ use std::sync::Arc;
 
 use gpuadmit_core::observation::Observation;
 
+pub mod nvml;
+
 /// Takes an observation into the node at once (it locks the node for some microseconds; never blocks on I/O).
 pub type Observe = Arc<dyn Fn(Observation) + Send + Sync>;

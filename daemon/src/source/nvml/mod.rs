@@ -1,0 +1,4 @@
+//! Device memory, processes and errors through NVML.
+
+pub mod translate;
+pub mod wire;
