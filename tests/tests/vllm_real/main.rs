@@ -1,0 +1,259 @@
+//! A real vLLM under load with the daemon beside it and no configuration. Run by `make test-vllm`.
+//!
+//! What is true is taken from outside the daemon: from what was streamed to the clients and from vLLM's own counters.
+
+mod daemon;
+mod engine;
+mod gate;
+mod http;
+mod plot;
+mod record;
+
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use gpuadmit_proto::v1::{Engine, EngineState, Mode, denied::Reason};
+use nix::sys::signal::Signal;
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+use crate::{
+    daemon::{Daemon, engine_when},
+    engine::Vllm,
+    gate::{BLOCK_SIZE, Gate, Work},
+    record::{Record, Sample},
+};
+
+/// Blocks of the pool that can hold tokens: 128 less vLLM's null block.
+const POOL_BLOCKS: u32 = 127;
+/// The whole test, loading included.
+const TEST_TIMEOUT: Duration = Duration::from_mins(18);
+/// Load is offered for this long; far more of it than the engine can take.
+const LOAD: Duration = Duration::from_secs(60);
+/// Time between two requests of the load.
+const ARRIVALS: Duration = Duration::from_millis(300);
+/// Requests under way are finished within this time.
+const DRAIN: Duration = Duration::from_mins(3);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a real vLLM: make test-vllm"]
+async fn a_real_engine_is_found_kept_from_overflowing_and_its_freeze_and_death_are_noticed() -> Result<()> {
+    timeout(TEST_TIMEOUT, run()).await.context("the test took too long")?
+}
+
+async fn run() -> Result<()> {
+    let folder = output_folder()?;
+    let mut vllm = Vllm::start(&folder.join("vllm.log"))?;
+    vllm.ready().await?;
+    let daemon = Daemon::start(&folder).await?;
+    let id = format!("vllm-{}", vllm.port);
+    let gate = Gate::new(daemon.channel(), vllm.port, &vllm.model);
+    let record = Record::begin(daemon.channel(), gate.clone(), id.clone(), vllm.port);
+    let outcome = async {
+        found(&daemon, &id, &vllm).await?;
+        loaded(&gate, &vllm, &record).await?;
+        empty_again(&daemon, &id).await?;
+        frozen(&daemon, &id, &gate, &vllm).await?;
+        empty_again(&daemon, &id).await?;
+        killed(&daemon, &id, &gate, &vllm).await
+    }
+    .await;
+    let samples = record.samples();
+    std::fs::write(folder.join("admission.csv"), record::csv(&samples))?;
+    std::fs::write(folder.join("admission.svg"), plot::svg(&samples, POOL_BLOCKS))?;
+    println!("time series and plot: {}", folder.display());
+    println!("gpuadmitd resident: {} KiB", daemon.resident_kib()?);
+    outcome?;
+    daemon.stop().await
+}
+
+/// `target/vllm`, emptied of an earlier run's files by overwriting them.
+fn output_folder() -> Result<PathBuf> {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().context("no target folder")?;
+    let folder = target.join("vllm");
+    std::fs::create_dir_all(&folder)?;
+    Ok(folder)
+}
+
+/// Discovery finds the engine and all that is known of it, with nothing configured.
+async fn found(daemon: &Daemon, id: &str, vllm: &Vllm) -> Result<()> {
+    let pool_known = |engine: &Engine| engine.pools.first().is_some_and(|pool| pool.blocks_total.is_some());
+    let ready = |engine: &Engine| {
+        engine.state() == EngineState::Ready && engine.headroom.is_some() && pool_known(engine)
+    };
+    let engine =
+        engine_when(&daemon.channel(), id, Duration::from_secs(20), "ready with a known pool", ready).await?;
+    println!("found: {engine:#?}");
+    ensure!(engine.models == [vllm.model.clone()], "models {:?}", engine.models);
+    ensure!(engine.address == format!("http://127.0.0.1:{}", vllm.port), "address {}", engine.address);
+    ensure!(engine.max_model_len == Some(2048), "max_model_len {:?}", engine.max_model_len);
+    ensure!(engine.mode() == Mode::Enforce, "mode {:?}: its version is not known", engine.mode());
+    ensure!(
+        engine.version.as_deref().is_some_and(|version| version.contains("0.32.0")),
+        "version {:?}",
+        engine.version
+    );
+    ensure!(engine.pools.len() == 1, "{} pools", engine.pools.len());
+    let pool = engine.pools.first().context("no pool")?;
+    ensure!(pool.blocks_total == Some(POOL_BLOCKS.into()), "blocks {:?}", pool.blocks_total);
+    ensure!(pool.block_size == Some(BLOCK_SIZE.into()), "block size {:?}", pool.block_size);
+    Ok(())
+}
+
+/// Under several times the load it can take the engine never runs out of blocks, because requests are denied before.
+async fn loaded(gate: &Gate, vllm: &Vllm, record: &Record) -> Result<()> {
+    drive(gate).await?;
+    let seen = gate.seen();
+    ensure!(seen.failures.is_empty(), "requests failed: {:?}", seen.failures);
+    println!("load: {} admitted, {} finished, denied {:?}", seen.admitted, seen.finished, seen.denied);
+    ensure!(
+        seen.finished > 0 && seen.finished == seen.admitted,
+        "{} of {} finished",
+        seen.finished,
+        seen.admitted
+    );
+    let denials = seen.denials(Reason::KvFull);
+    ensure!(denials > 0, "nothing was denied for want of blocks");
+    ensure!(seen.denials_all() == denials, "denied for other reasons: {:?}", seen.denied);
+    ensure!(
+        seen.retry_hints == denials,
+        "only {} of {denials} denials say when to come back",
+        seen.retry_hints
+    );
+
+    let samples = record.samples();
+    let first_denial =
+        samples.iter().find(|sample| sample.denied_kv > 0).context("no sample after a denial")?;
+    let first_reported = first_denial.reported.context("use unknown at the first denial")?;
+    let peak = samples.iter().filter_map(|sample| sample.reported).max().context("use never known")?;
+    println!("blocks in use: {first_reported} at the first denial, {peak} at most, of {POOL_BLOCKS}");
+    ensure!(first_reported < POOL_BLOCKS && peak < POOL_BLOCKS, "the pool filled up before denials began");
+    let preemptions = vllm.metrics().await?.preemptions;
+    ensure!(preemptions == 0, "vLLM preempted {preemptions} requests");
+    for (name, error) in mean_errors(&samples) {
+        println!("mean distance of the {name} figure from what was streamed: {error:.2} % of the pool");
+    }
+    Ok(())
+}
+
+/// Offers load for [`LOAD`] and waits for the last request to end.
+async fn drive(gate: &Gate) -> Result<()> {
+    let mut clients = JoinSet::new();
+    let started = Instant::now();
+    for id in 0.. {
+        if started.elapsed() > LOAD {
+            break;
+        }
+        clients.spawn(gate.clone().serve(work(id)));
+        sleep(ARRIVALS).await;
+    }
+    timeout(DRAIN, async { while clients.join_next().await.is_some() {} })
+        .await
+        .context("requests did not end")
+}
+
+/// The `id`-th request: sizes scattered by a fixed rule, every second one free to end before its max_tokens.
+fn work(id: u64) -> Work {
+    let scattered = u32::try_from(id.wrapping_mul(0x9E37_79B1) >> 8 & 0xFFFF).unwrap_or(0);
+    Work {
+        id,
+        prompt: 32 + scattered % 160,
+        max_tokens: 64 + scattered % 320,
+        may_stop: id.is_multiple_of(2),
+    }
+}
+
+/// Mean |figure − streamed| in percent of the pool, while the engine was ready and busy.
+fn mean_errors(samples: &[Sample]) -> [(&'static str, f64); 2] {
+    let mean = |figure: fn(&Sample) -> Option<u32>| {
+        let errors: Vec<f64> = samples
+            .iter()
+            .filter(|sample| sample.state == EngineState::Ready && sample.streamed > 0)
+            .filter_map(|sample| Some(f64::from(figure(sample)?.abs_diff(sample.streamed))))
+            .collect();
+        let count = u32::try_from(errors.len()).unwrap_or(u32::MAX).max(1);
+        errors.iter().sum::<f64>() / f64::from(count) / f64::from(POOL_BLOCKS) * 100.0
+    };
+    [
+        ("reported", mean(|sample| sample.reported)),
+        ("corrected", mean(|sample| sample.corrected.map(|(_, now, _)| now))),
+    ]
+}
+
+/// With nothing running, the ledger holds nothing and the whole pool can be promised again.
+async fn empty_again(daemon: &Daemon, id: &str) -> Result<()> {
+    let whole = |engine: &Engine| {
+        let room = engine.headroom.map_or(0, |headroom| headroom.blocks);
+        engine.state() == EngineState::Ready && engine.reservations == 0 && room == u64::from(POOL_BLOCKS)
+    };
+    engine_when(&daemon.channel(), id, Duration::from_secs(15), "empty and ready again", whole).await?;
+    Ok(())
+}
+
+/// A stopped EngineCore, whose port and metrics go on answering, is suspected; and it is ready again when it goes on.
+async fn frozen(daemon: &Daemon, id: &str, gate: &Gate, vllm: &Vllm) -> Result<()> {
+    let mut clients = JoinSet::new();
+    for offset in 0..3 {
+        let work = Work { id: 10_000 + offset, prompt: 64, max_tokens: 512, may_stop: false };
+        clients.spawn(gate.clone().serve(work));
+    }
+    let running = |engine: &Engine| engine.pools.first().is_some_and(|pool| pool.running == Some(3));
+    engine_when(&daemon.channel(), id, Duration::from_secs(20), "running three requests", running).await?;
+
+    vllm.signal_core(Signal::SIGSTOP)?;
+    let stopped = Instant::now();
+    let suspected = |engine: &Engine| matches!(engine.state(), EngineState::Suspect | EngineState::Stalled);
+    let noticed =
+        engine_when(&daemon.channel(), id, Duration::from_mins(1), "suspected when frozen", suspected).await;
+    let took = stopped.elapsed();
+    let asked = knock(gate, &mut clients).await;
+    vllm.signal_core(Signal::SIGCONT)?;
+    let engine = noticed?;
+    println!("frozen: {:?} after {took:.1?}: {}", engine.state(), engine.state_reason);
+    asked?;
+
+    let resumed = Instant::now();
+    let ready = |engine: &Engine| engine.state() == EngineState::Ready;
+    engine_when(&daemon.channel(), id, Duration::from_secs(30), "ready again", ready).await?;
+    println!("going on: ready again after {:.1?}", resumed.elapsed());
+    timeout(DRAIN, async { while clients.join_next().await.is_some() {} })
+        .await
+        .context("requests did not end")?;
+    let failures = gate.seen().failures;
+    ensure!(failures.is_empty(), "requests failed: {failures:?}");
+    Ok(())
+}
+
+/// While it is suspected at most one request at a time is let through.
+async fn knock(gate: &Gate, clients: &mut JoinSet<()>) -> Result<()> {
+    let before = gate.seen();
+    for offset in 0..6 {
+        let work = Work { id: 20_000 + offset, prompt: 32, max_tokens: 16, may_stop: false };
+        clients.spawn(gate.clone().serve(work));
+        sleep(Duration::from_millis(100)).await;
+    }
+    let after = gate.seen();
+    let let_through = after.admitted - before.admitted;
+    ensure!(let_through <= 1, "{let_through} requests were let through to a frozen engine");
+    Ok(())
+}
+
+/// The death of EngineCore closes the engine, while its API server still answers.
+async fn killed(daemon: &Daemon, id: &str, gate: &Gate, vllm: &Vllm) -> Result<()> {
+    let mut client = gate.clone();
+    let work = Work { id: 30_000, prompt: 32, max_tokens: 16, may_stop: false };
+    vllm.signal_core(Signal::SIGKILL)?;
+    let died = Instant::now();
+    let down = |engine: &Engine| engine.state() == EngineState::Down;
+    let engine = engine_when(&daemon.channel(), id, Duration::from_secs(20), "down", down).await?;
+    println!("killed: down after {:.1?}: {}", died.elapsed(), engine.state_reason);
+    let denied = client.ask(work).await?.err().context("admitted to a dead engine")?;
+    ensure!(denied.reason() == Reason::EngineDown && denied.http_status == 503, "denied with {denied:?}");
+    ensure!(engine.reservations == 0, "{} reservations outlived the engine", engine.reservations);
+    Ok(())
+}
