@@ -1,0 +1,42 @@
+//! What reaches the child from outside: lines and the end of its standard input, and signals.
+
+use std::{
+    io::{self, Read},
+    sync::Arc,
+    thread,
+};
+
+use nix::sys::signal::{SigSet, Signal};
+
+use super::{super::wire::Reason, shared::Shared, spawn};
+
+/// The line that asks for the process lists now. There is no other request, so that any line means it.
+pub(in super::super) const HINT: &[u8] = b"processes\n";
+
+/// Listens, on two threads. Signals are blocked in the calling thread and those that it starts from now on.
+pub(super) fn listen(shared: &Arc<Shared>) {
+    let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]);
+    let theirs = Arc::clone(shared);
+    // Where a signal cannot be blocked it ends the process by itself.
+    if signals.thread_block().is_ok() {
+        spawn("nvml-signals", shared, move || match signals.wait() {
+            Ok(signal) => theirs.end(Reason::Stopped, format!("{signal} received")),
+            Err(error) => theirs.end(Reason::Failed, format!("signals cannot be waited for: {error}")),
+        });
+    }
+    let theirs = Arc::clone(shared);
+    spawn("nvml-stdin", shared, move || read_stdin(&theirs));
+}
+
+fn read_stdin(shared: &Shared) {
+    let mut some = [0; 256];
+    loop {
+        match io::stdin().read(&mut some) {
+            Ok(0) => return shared.end(Reason::Stopped, "the parent is gone".to_owned()),
+            Ok(count) if some.iter().take(count).any(|byte| *byte == b'\n') => shared.hint(),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => thread::yield_now(),
+            Err(error) => return shared.end(Reason::Stopped, format!("standard input: {error}")),
+        }
+    }
+}
