@@ -337,3 +337,56 @@ pub struct Completion {
     /// Prompt tokens as the engine counted them.
     pub prompt_tokens: Option<Tokens>,
 }
+
+impl Request<'_> {
+    /// Checks every field against its range.
+    ///
+    /// # Errors
+    /// [`RequestError::OutOfRange`] for the first field that is out of it.
+    pub fn check(&self) -> Result<(), RequestError> {
+        name("model", self.model, 1, MAX_MODEL_BYTES, "1 to 256 bytes")?;
+        let names = [
+            ("engine", self.engine),
+            ("tenant", Some(self.tenant)),
+            ("session_key", self.session_key),
+            ("request_id", self.request_id),
+        ];
+        for (field, value) in names {
+            name(field, value.unwrap_or(""), 0, MAX_NAME_BYTES, "at most 128 bytes")?;
+        }
+        let (field, count) = match self.prompt {
+            Prompt::Tokens(tokens) => ("prompt_tokens", tokens.0),
+            Prompt::Bytes(bytes) => ("prompt_bytes", bytes),
+        };
+        within(field, count, 0, MAX_COUNT, "0 to 4294967295")?;
+        let max_tokens = self.max_tokens.map_or(1, |tokens| tokens.0);
+        within("max_tokens", max_tokens, 1, MAX_COUNT, "1 to 4294967295")?;
+        within("n", u64::from(self.n), 1, u64::from(MAX_SEQUENCES), "1 to 128")
+    }
+}
+
+fn name(
+    field: &'static str,
+    value: &str,
+    least: usize,
+    most: usize,
+    allowed: &'static str,
+) -> Result<(), RequestError> {
+    if (least..=most).contains(&value.len()) {
+        return Ok(());
+    }
+    Err(RequestError::OutOfRange { field, value: format!("{} bytes", value.len()), allowed })
+}
+
+fn within(
+    field: &'static str,
+    value: u64,
+    least: u64,
+    most: u64,
+    allowed: &'static str,
+) -> Result<(), RequestError> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(RequestError::OutOfRange { field, value: value.to_string(), allowed })
+}

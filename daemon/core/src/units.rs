@@ -139,6 +139,18 @@ impl Blocks {
     }
 }
 
+/// `count` as a real number, for estimates: exact below 2^53.
+#[expect(clippy::cast_precision_loss, reason = "an estimate; counts stay far below 2^53")]
+pub(crate) const fn real(count: u64) -> f64 {
+    count as f64
+}
+
+/// `value` rounded up to a count; negative and NaN become 0, too large saturates.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates, as wanted")]
+pub(crate) fn count_up(value: f64) -> u64 {
+    value.ceil() as u64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

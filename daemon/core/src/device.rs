@@ -1,0 +1,198 @@
+//! Devices: where their memory is, and the guard against co-tenants.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use crate::{
+    observation::{DeviceProcesses, DeviceReading},
+    settings::Settings,
+    snapshot::{DeviceSnapshot, MemorySplit},
+    units::{Bytes, Mono},
+};
+
+/// Most devices kept (GPUs and MIG instances).
+pub(crate) const MAX_DEVICES: usize = 256;
+
+/// One device.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Device {
+    pub(crate) reading: Option<DeviceReading>,
+    pub(crate) processes: Option<DeviceProcesses>,
+    /// What is wrong beyond the reading itself.
+    pub(crate) trouble: Option<String>,
+    /// Memory of co-tenants when engine (by id) was first seen on it: the level it started beside.
+    baseline: BTreeMap<Arc<str>, Bytes>,
+    /// A growth event is out.
+    pub(crate) growth_told: bool,
+}
+
+/// Who holds which part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Shares {
+    engine: Option<Bytes>,
+    co_tenant: Option<Bytes>,
+}
+
+impl Device {
+    /// Memory of engines and of others; unknown as soon as NVML withholds one process's figure of that kind.
+    fn shares(&self, is_engine: impl Fn(u32) -> bool) -> Shares {
+        let Some(listed) = &self.processes else { return Shares::default() };
+        let sum = |of_engine: bool| {
+            let chosen = listed.processes.iter().filter(|process| is_engine(process.pid) == of_engine);
+            chosen.map(|process| process.used).sum::<Option<Bytes>>()
+        };
+        Shares { engine: sum(true), co_tenant: sum(false) }
+    }
+
+    /// Whether the memory reading is recent enough to be believed.
+    fn fresh(&self, now: Mono, stale: Duration) -> bool {
+        self.reading.as_ref().is_some_and(|reading| now.since(reading.span.not_before) <= stale)
+    }
+
+    /// How much co-tenants have grown since `engine` was first seen here, and what is free; `None` when not known.
+    pub(crate) fn growth_beside(
+        &self,
+        engine: &str,
+        now: Mono,
+        settings: &Settings,
+        is_engine: impl Fn(u32) -> bool,
+    ) -> Option<(Bytes, Bytes)> {
+        let free = self.reading.as_ref()?.memory?.free;
+        let baseline = *self.baseline.get(engine)?;
+        let grown = self.shares(is_engine).co_tenant?.saturating_sub(baseline);
+        self.fresh(now, settings.device_stale).then_some((grown, free))
+    }
+
+    /// Notes the level beside which `engine` started.
+    pub(crate) fn note_baseline(&mut self, engine: &Arc<str>, is_engine: impl Fn(u32) -> bool) {
+        if let Some(level) = self.shares(is_engine).co_tenant {
+            self.baseline.entry(Arc::clone(engine)).or_insert(level);
+        }
+    }
+
+    /// `engine` is gone or was started again: its next start sets a new level.
+    pub(crate) fn forget_baseline(&mut self, engine: &str) {
+        self.baseline.remove(engine);
+    }
+
+    /// The device for those who look.
+    pub(crate) fn snapshot(
+        &self,
+        now: Mono,
+        settings: &Settings,
+        engines: Vec<Arc<str>>,
+        is_engine: impl Fn(u32) -> bool,
+    ) -> Option<DeviceSnapshot> {
+        let reading = self.reading.as_ref()?;
+        let fresh = self.fresh(now, settings.device_stale);
+        let age = now.since(reading.span.not_before);
+        let memory = reading.memory.filter(|_| fresh).map(|memory| {
+            let Shares { engine, co_tenant } = self.shares(is_engine);
+            let named = engine.zip(co_tenant).map(|(engine, other)| engine + other);
+            let unattributed = named.map(|named| memory.used.saturating_sub(named));
+            MemorySplit { memory, engine, co_tenant, unattributed }
+        });
+        let problem = match &self.trouble {
+            Some(trouble) => trouble.clone(),
+            None if !fresh => format!("no reading for {:.1} s", age.as_secs_f64()),
+            None => reading.problem.clone(),
+        };
+        Some(DeviceSnapshot {
+            uuid: Arc::clone(&reading.uuid),
+            index: reading.index,
+            name: reading.name.clone(),
+            pci: reading.pci.clone(),
+            parent: reading.parent.clone(),
+            memory,
+            age: Some(age),
+            utilisation_percent: reading.utilisation_percent.filter(|_| fresh),
+            engines,
+            problem,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        observation::{DeviceMemory, DeviceProcess},
+        testing::at,
+        units::Span,
+    };
+
+    const ENGINE_PID: u32 = 10;
+    const OTHER_PID: u32 = 20;
+
+    fn device(free: u64, other: Option<u64>) -> Device {
+        let uuid: Arc<str> = "GPU-0".into();
+        let memory = DeviceMemory {
+            total: Bytes(1000),
+            reserved: Some(Bytes(20)),
+            used: Bytes(980 - free),
+            free: Bytes(free),
+        };
+        let reading = DeviceReading {
+            span: Span::at(at(0.0)),
+            uuid: Arc::clone(&uuid),
+            index: 0,
+            name: "test".into(),
+            pci: "00000000:01:00.0".into(),
+            parent: None,
+            memory: Some(memory),
+            utilisation_percent: Some(5),
+            problem: String::new(),
+        };
+        let processes = vec![
+            DeviceProcess { pid: ENGINE_PID, used: Some(Bytes(500)) },
+            DeviceProcess { pid: OTHER_PID, used: other.map(Bytes) },
+        ];
+        let processes = DeviceProcesses { span: Span::at(at(0.0)), uuid, processes };
+        Device { reading: Some(reading), processes: Some(processes), ..Device::default() }
+    }
+
+    fn is_engine(pid: u32) -> bool {
+        pid == ENGINE_PID
+    }
+
+    #[test]
+    fn used_memory_is_split_into_engine_others_and_the_rest() {
+        let split = device(300, Some(100))
+            .snapshot(at(1.0), &Settings::default(), vec![], is_engine)
+            .and_then(|device| device.memory)
+            .unwrap();
+        // 980 - 300 = 680 used: 500 engine, 100 other, 80 of nobody.
+        assert_eq!(split.engine, Some(Bytes(500)));
+        assert_eq!(split.co_tenant, Some(Bytes(100)));
+        assert_eq!(split.unattributed, Some(Bytes(80)));
+    }
+
+    #[test]
+    fn one_withheld_figure_makes_the_share_unknown_not_zero() {
+        let split = device(300, None)
+            .snapshot(at(1.0), &Settings::default(), vec![], is_engine)
+            .and_then(|device| device.memory)
+            .unwrap();
+        assert_eq!((split.engine, split.co_tenant, split.unattributed), (Some(Bytes(500)), None, None));
+    }
+
+    #[test]
+    fn an_old_reading_is_not_shown() {
+        let snapshot =
+            device(300, Some(1)).snapshot(at(10.0), &Settings::default(), vec![], is_engine).unwrap();
+        assert_eq!(snapshot.memory, None);
+        assert_eq!(snapshot.problem, "no reading for 10.0 s");
+    }
+
+    #[test]
+    fn growth_counts_from_the_level_beside_which_the_engine_started() {
+        let engine: Arc<str> = "e".into();
+        let mut device = device(300, Some(100));
+        let settings = Settings::default();
+        assert_eq!(device.growth_beside("e", at(1.0), &settings, is_engine), None);
+        device.note_baseline(&engine, is_engine);
+        let listed = device.processes.as_mut().unwrap();
+        listed.processes[1].used = Some(Bytes(250));
+        let grown = device.growth_beside("e", at(1.0), &settings, is_engine);
+        assert_eq!(grown, Some((Bytes(150), Bytes(300))));
+    }
+}

@@ -1,0 +1,389 @@
+//! One engine: what is known of it, its pools, its ledger, and how a reading is set against the ledger.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use crate::{
+    ledger::{Ledger, Reservation},
+    liveness::{Liveness, Pulse},
+    observation::{EngineFacts, EngineReading},
+    pool::{Figures, Held, Pool},
+    request::{Outcome, ReservationId},
+    settings::{Mode, Settings},
+    snapshot::PoolSnapshot,
+    units::{Blocks, Bytes, Mono, Tokens},
+};
+
+/// An engine that shows fewer requests than we believe it has must do so for this long before it is believed: a
+/// completion may be on its way.
+const EXCESS_PATIENCE: Duration = Duration::from_secs(1);
+
+/// One engine.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub(crate) facts: EngineFacts,
+    pub(crate) pools: Vec<Pool>,
+    pub(crate) ledger: Ledger,
+    pub(crate) live: Liveness,
+    pub(crate) interval: Option<Duration>,
+    pub(crate) cpu_cost: Option<Duration>,
+    process_start: Option<f64>,
+    /// Since when the engine shows fewer requests than the ledger.
+    excess_since: Option<Mono>,
+    /// Devices its processes hold.
+    pub(crate) devices: Vec<Arc<str>>,
+    /// Co-tenants' growth on each of them: grown by, free, when.
+    growth: BTreeMap<Arc<str>, (Bytes, Bytes, Mono)>,
+}
+
+/// What a reading did.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Effect {
+    pub(crate) restarted: bool,
+    pub(crate) state_changed: bool,
+}
+
+impl Engine {
+    pub(crate) fn new(facts: EngineFacts, now: Mono) -> Self {
+        Self {
+            facts,
+            pools: Vec::new(),
+            ledger: Ledger::default(),
+            live: Liveness::new(now),
+            interval: None,
+            cpu_cost: None,
+            process_start: None,
+            excess_since: None,
+            devices: Vec::new(),
+            growth: BTreeMap::new(),
+        }
+    }
+
+    /// Whether it serves `model`; `None` when it may but does not say.
+    pub(crate) fn serves(&self, model: &str) -> Option<bool> {
+        if self.facts.models.iter().any(|served| &*served.name == model) {
+            return Some(true);
+        }
+        if self.facts.models.is_empty() || self.facts.adapters_at_runtime { None } else { Some(false) }
+    }
+
+    /// Context window for `model`; an adapter has that of its base.
+    pub(crate) fn window(&self, model: &str) -> Option<Tokens> {
+        let named = self.facts.models.iter().find(|served| &*served.name == model);
+        named.or_else(|| self.facts.models.first()).and_then(|served| served.max_model_len)
+    }
+
+    /// Whether its denials by figures bind: an unknown version, or a pool of unknown size, is only observed.
+    pub(crate) fn mode(&self, settings: &Settings) -> Mode {
+        let known = self.facts.version_known && self.pools.iter().all(|pool| pool.total.is_some());
+        let set = settings.engine_modes.get(&*self.facts.engine).copied().unwrap_or(settings.mode);
+        if known { set } else { Mode::Observe }
+    }
+
+    /// Takes in a scrape: sets it against the ledger and judges liveness.
+    pub(crate) fn read(&mut self, now: Mono, reading: EngineReading, settings: &Settings) -> Effect {
+        let EngineReading { span, ranks, asleep, process_start, interval, cpu_cost, .. } = reading;
+        (self.interval, self.cpu_cost) = (Some(interval), Some(cpu_cost));
+        let lives = self.process_start.zip(process_start);
+        let mut restarted = lives.is_some_and(|(old, new)| (new - old).abs() > 1.0);
+        self.process_start = process_start.or(self.process_start);
+        let (mut moved, mut arrivals) = (false, Vec::new());
+        for raw in ranks {
+            let index = self.pool_index(raw.rank);
+            let Some(pool) = self.pools.get_mut(index) else { continue };
+            let change = pool.read(span, interval, raw);
+            moved |= change.moved;
+            restarted |= change.restarted;
+            arrivals.resize(arrivals.len().max(index + 1), None);
+            if let Some(slot) = arrivals.get_mut(index) {
+                *slot = change.arrivals;
+            }
+        }
+        if restarted {
+            self.forget_all();
+        } else {
+            self.match_arrivals(&mut arrivals, span.not_before, span.not_after, settings);
+        }
+        self.ledger.forget_ended_by(span.not_after);
+        self.drop_excess(span.not_before);
+        self.drop_vanished_orphans(span.not_before, settings);
+        let lost = self.idle_rule(now, span.not_before, settings);
+        self.show(span.not_before);
+        self.count_bypass();
+        let pulse = Pulse { moved, busy: self.busy(), asleep: asleep == Some(true), lost };
+        Effect { restarted, state_changed: self.live.pulse(now, span.not_before, pulse) }
+    }
+
+    /// Index of `rank`'s pool, made when new. Readings have at most `MAX_RANKS` ranks.
+    fn pool_index(&mut self, rank: u32) -> usize {
+        if let Some(index) = self.pools.iter().position(|pool| pool.rank == rank) {
+            return index;
+        }
+        self.pools.push(Pool::new(rank, &self.facts));
+        self.ledger.sums.resize_with(self.pools.len(), Default::default);
+        self.pools.len() - 1
+    }
+
+    /// The engine's process is gone: so is all it held.
+    pub(crate) fn forget_all(&mut self) {
+        self.ledger.clear();
+        self.excess_since = None;
+        for pool in &mut self.pools {
+            pool.bypass = 0;
+        }
+    }
+
+    fn busy(&self) -> bool {
+        self.pools.iter().filter_map(|pool| pool.figures.as_ref()).any(Figures::busy)
+    }
+
+    /// Marks as seen those of ours that the reading shows for the first time. The engine exports counts, never
+    /// requests: arrivals are given to those that ended unseen (they certainly arrived), then to the unseen in the
+    /// order of admission. What arrived beyond them did not come through us.
+    fn match_arrivals(
+        &mut self,
+        arrivals: &mut [Option<u64>],
+        not_before: Mono,
+        not_after: Mono,
+        settings: &Settings,
+    ) {
+        let first = self.ledger.ended.iter().filter(|ended| !ended.seen && ended.at <= not_after);
+        for ended in first {
+            take_arrivals(arrivals, ended.rank, ended.sequences);
+        }
+        let late = not_before.before(settings.delivery_grace);
+        let unexplained = self.unexplained();
+        let mut spare = unexplained;
+        for reservation in self.ledger.live.values_mut() {
+            if reservation.seen_at.is_some() || reservation.admitted_at > not_after {
+                continue;
+            }
+            let sequences = u64::from(reservation.n);
+            let taken = take_arrivals(arrivals, reservation.rank, sequences);
+            // An arrival can be missed (lost counter, one taken for bypass traffic): what the engine holds beyond
+            // those seen is then ours once delivery is overdue.
+            let overdue = reservation.admitted_at <= late && spare >= sequences;
+            if let Some(rank) = taken.or_else(|| overdue.then(|| reservation.rank.unwrap_or(0))) {
+                reservation.rank = Some(rank);
+                reservation.seen_at = Some(not_before.max(reservation.admitted_at));
+                spare = spare.saturating_sub(sequences);
+            }
+        }
+    }
+
+    /// Requests in the engine beyond those of ours already seen there.
+    fn unexplained(&self) -> u64 {
+        let in_engine: u64 = self.in_engine().unwrap_or(0);
+        in_engine.saturating_sub(self.seen_sequences())
+    }
+
+    fn in_engine(&self) -> Option<u64> {
+        let counts = self.pools.iter().map(|pool| pool.figures.as_ref()?.in_engine());
+        counts.sum()
+    }
+
+    fn seen_sequences(&self) -> u64 {
+        let seen = self.ledger.live.values().filter(|reservation| reservation.seen_at.is_some());
+        seen.map(|reservation| u64::from(reservation.n)).sum()
+    }
+
+    /// Where the engine holds fewer requests than we have seen arrive, some have ended without our being told: orphans
+    /// first, and once the shortfall has lasted, the oldest.
+    fn drop_excess(&mut self, not_before: Mono) {
+        let Some(in_engine) = self.in_engine() else { return };
+        let mut excess = self.seen_sequences().saturating_sub(in_engine);
+        if excess == 0 {
+            self.excess_since = None;
+            return;
+        }
+        let since = *self.excess_since.get_or_insert(not_before);
+        let lasting = not_before.since(since) >= EXCESS_PATIENCE;
+        let seen = self.ledger.live.iter().filter(|(_, reservation)| reservation.seen_at.is_some());
+        let mut gone: Vec<(bool, ReservationId, u64)> = seen
+            .filter(|(_, reservation)| lasting || reservation.orphan_since.is_some())
+            .map(|(id, reservation)| (reservation.orphan_since.is_none(), *id, u64::from(reservation.n)))
+            .collect();
+        gone.sort_unstable();
+        for (_, id, sequences) in gone {
+            if sequences > excess {
+                continue;
+            }
+            excess -= sequences;
+            self.release(id, not_before);
+        }
+    }
+
+    /// An orphan that should long have arrived, and of which the engine shows nothing, is not there.
+    fn drop_vanished_orphans(&mut self, not_before: Mono, settings: &Settings) {
+        if self.ledger.orphans == 0 || self.in_engine().is_none() || self.unexplained() > 0 {
+            return;
+        }
+        let late = not_before.before(settings.delivery_grace);
+        let vanished = |reservation: &Reservation| {
+            reservation.orphan_since.is_some()
+                && reservation.seen_at.is_none()
+                && reservation.admitted_at <= late
+        };
+        let live = self.ledger.live.iter();
+        let gone: Vec<_> = live.filter(|(_, one)| vanished(one)).map(|(id, _)| *id).collect();
+        for id in gone {
+            self.release(id, not_before);
+        }
+    }
+
+    /// A reading with nothing running and nothing waiting empties the ledger of all it could have shown. Returns how
+    /// many of those had never been seen.
+    fn idle_rule(&mut self, now: Mono, not_before: Mono, settings: &Settings) -> u32 {
+        if self.in_engine() != Some(0) {
+            return 0;
+        }
+        let late = not_before.before(settings.delivery_grace);
+        let could_show =
+            |reservation: &Reservation| reservation.seen_at.is_some() || reservation.admitted_at <= late;
+        let live = &self.ledger.live;
+        let gone: Vec<(ReservationId, bool)> = live
+            .iter()
+            .filter(|(_, reservation)| could_show(reservation))
+            .map(|(id, reservation)| (*id, reservation.seen_at.is_none()))
+            .collect();
+        let lost = gone.iter().filter(|(_, unseen)| *unseen).count();
+        for (id, _) in gone {
+            self.release(id, now);
+        }
+        u32::try_from(lost).unwrap_or(u32::MAX)
+    }
+
+    /// Takes a reservation out that the engine shows to have ended.
+    fn release(&mut self, id: ReservationId, at: Mono) {
+        self.live.probe_ended(id);
+        if let Some(reservation) = self.ledger.remove(id) {
+            self.gave_back(&reservation, at);
+        }
+    }
+
+    fn gave_back(&mut self, reservation: &Reservation, at: Mono) {
+        if let Some(pool) = reservation.rank.and_then(|rank| self.pools.get_mut(rank)) {
+            pool.drain.release(at, reservation.total);
+        }
+    }
+
+    /// Works out what the reading shows of each reservation: nothing of those that wait in the engine (the youngest,
+    /// for it takes them in order), else what it held then.
+    fn show(&mut self, at: Mono) {
+        let mut waiting: Vec<u64> = self
+            .pools
+            .iter()
+            .map(|pool| pool.figures.as_ref().and_then(|figures| figures.raw.waiting).unwrap_or(0))
+            .collect();
+        for reservation in self.ledger.live.values_mut().rev() {
+            let Some(index) = reservation.rank.filter(|_| reservation.seen_at.is_some()) else { continue };
+            let Some(pool) = self.pools.get(index) else { continue };
+            let queued = waiting.get_mut(index).filter(|queued| **queued > 0);
+            if let Some(queued) = queued {
+                *queued = queued.saturating_sub(u64::from(reservation.n));
+                reservation.shown = Blocks::ZERO;
+                continue;
+            }
+            reservation.shown = reservation.held(at, pool.token_rate.get(), pool.block_size);
+            reservation.total = reservation.total.max(reservation.shown);
+        }
+        self.ledger.recount(self.pools.len());
+    }
+
+    fn count_bypass(&mut self) {
+        for (index, pool) in self.pools.iter_mut().enumerate() {
+            let ours = self.ledger.sums.get(index).map_or(0, |sums| sums.sequences);
+            let there = pool.figures.as_ref().and_then(Figures::in_engine).unwrap_or(0);
+            pool.bypass = there.saturating_sub(ours);
+        }
+    }
+
+    /// Requests there that are not ours; `None` before the first reading.
+    pub(crate) fn bypass(&self) -> Option<u64> {
+        self.in_engine()?;
+        (!self.pools.is_empty()).then(|| self.pools.iter().map(|pool| pool.bypass).sum())
+    }
+
+    /// Notes how co-tenants of a device it holds have grown.
+    pub(crate) fn note_growth(&mut self, device: &Arc<str>, now: Mono, grown: Bytes, free: Bytes) {
+        self.growth.insert(Arc::clone(device), (grown, free, now));
+        let devices = &self.devices;
+        self.growth.retain(|device, _| devices.contains(device));
+    }
+
+    /// By how much co-tenants have grown where that endangers it: only growth does, never a low level alone.
+    pub(crate) fn squeezed(&self, now: Mono, settings: &Settings) -> Option<Bytes> {
+        let danger = |(grown, free, at): &&(Bytes, Bytes, Mono)| {
+            *grown >= settings.co_tenant_growth
+                && *free < settings.device_floor
+                && now.since(*at) <= settings.device_stale
+        };
+        self.growth.values().filter(danger).map(|(grown, ..)| *grown).max()
+    }
+
+    /// A reservation ended by its gateway's word.
+    pub(crate) fn end(&mut self, id: ReservationId, now: Mono, outcome: Outcome) -> bool {
+        self.live.probe_ended(id);
+        let Some(reservation) = self.ledger.end(id, now, outcome) else { return false };
+        self.gave_back(&reservation, now);
+        true
+    }
+
+    /// Time passes: overdue leases make orphans, and orphans are forgotten at their cap. Looks at up to `most`
+    /// reservations behind `after`; returns where to go on.
+    pub(crate) fn sweep(
+        &mut self,
+        now: Mono,
+        after: Option<ReservationId>,
+        most: usize,
+        settings: &Settings,
+    ) -> Option<ReservationId> {
+        let from = after.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
+        let range = self.ledger.live.range((from, std::ops::Bound::Unbounded)).take(most);
+        let looked_at: Vec<(ReservationId, Mono, Option<Mono>)> =
+            range.map(|(id, reservation)| (*id, reservation.lease_until, reservation.orphan_since)).collect();
+        for (id, lease_until, orphan_since) in &looked_at {
+            match orphan_since {
+                Some(since) if now.since(*since) > settings.orphan_cap => {
+                    self.end(*id, now, Outcome::Cancelled);
+                }
+                None if now > *lease_until => self.ledger.make_orphan(*id, now),
+                _ => {}
+            }
+        }
+        if looked_at.len() < most { None } else { looked_at.last().map(|(id, ..)| *id) }
+    }
+
+    /// Its pools for those who look.
+    pub(crate) fn pool_snapshots(&self, now: Mono, settings: &Settings) -> Vec<PoolSnapshot> {
+        let mut held = vec![Held::default(); self.pools.len()];
+        for reservation in self.ledger.live.values() {
+            let index = reservation.rank.unwrap_or(0);
+            let (Some(pool), Some(held)) = (self.pools.get(index), held.get_mut(index)) else { continue };
+            let holds = reservation.held(now, pool.token_rate.get(), pool.block_size);
+            held.now += holds;
+            held.shown += reservation.shown;
+            if reservation.seen_at.is_none() {
+                held.unseen += holds;
+            }
+        }
+        let pools = self.pools.iter().enumerate().zip(held);
+        pools
+            .map(|((index, pool), held)| {
+                let terms = pool.terms(now, self.ledger.sums(index), None, settings);
+                pool.snapshot(now, &terms, held)
+            })
+            .collect()
+    }
+}
+
+/// Takes up to `wanted` arrivals off `rank`'s count, or off the rank with most of them; returns the rank they were at.
+fn take_arrivals(arrivals: &mut [Option<u64>], rank: Option<usize>, wanted: u64) -> Option<usize> {
+    let most = || {
+        let counted = arrivals.iter().enumerate().filter_map(|(index, count)| Some((index, (*count)?)));
+        counted.max_by_key(|(index, count)| (*count, std::cmp::Reverse(*index))).map(|(index, _)| index)
+    };
+    let index = rank.or_else(most)?;
+    let count = arrivals.get_mut(index)?.as_mut().filter(|count| **count > 0)?;
+    *count = count.saturating_sub(wanted);
+    Some(index)
+}

@@ -1,0 +1,241 @@
+//! The ledger of one engine: what was promised and has not been seen to end.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::{
+    need::blocks_held,
+    request::{Outcome, PromptCount, ReservationId, SessionId},
+    units::{Blocks, Mono, Tokens, count_up},
+};
+
+/// Ended reservations remembered until a reading shows their end; older ones count as shown.
+const ENDED_KEPT: usize = 4096;
+
+/// One promise.
+#[derive(Clone, Debug)]
+pub(crate) struct Reservation {
+    pub(crate) admitted_at: Mono,
+    /// Index of its pool; `None` while the engine has not shown which rank took it.
+    pub(crate) rank: Option<usize>,
+    pub(crate) prompt: Tokens,
+    pub(crate) count: PromptCount,
+    /// Output tokens per sequence that room is kept for.
+    pub(crate) output: Tokens,
+    /// Output tokens per sequence that were granted.
+    pub(crate) granted: Option<Tokens>,
+    pub(crate) n: u32,
+    /// Output tokens reported so far, all sequences together, and when.
+    pub(crate) generated: Tokens,
+    pub(crate) generated_at: Mono,
+    /// When a reading first showed it.
+    pub(crate) seen_at: Option<Mono>,
+    /// The part of it in the last reading.
+    pub(crate) shown: Blocks,
+    /// What it may need at the end of its life.
+    pub(crate) total: Blocks,
+    pub(crate) lease_until: Mono,
+    pub(crate) session: Option<SessionId>,
+    /// Since when its gateway is gone or silent.
+    pub(crate) orphan_since: Option<Mono>,
+}
+
+impl Reservation {
+    /// Blocks it holds at `at`: exact where progress is reported, else at `rate` tokens per second and sequence.
+    /// Before a reading showed it, generation is taken not to have begun.
+    pub(crate) fn held(&self, at: Mono, rate: Option<f64>, block_size: u64) -> Blocks {
+        let n = u64::from(self.n);
+        let mut each = Tokens(self.generated.0.div_ceil(n.max(1)));
+        if let (Some(rate), Some(seen)) = (rate, self.seen_at) {
+            let elapsed = at.since(self.generated_at.max(seen)).as_secs_f64();
+            each += Tokens(count_up(rate * elapsed));
+        }
+        let most =
+            if self.granted.is_some() { self.output } else { self.output.max(Tokens(self.generated.0)) };
+        blocks_held(self.prompt, each.min(most), self.n, block_size)
+    }
+
+    /// What it may still grow by beyond what the last reading shows.
+    pub(crate) fn growth(&self) -> Blocks {
+        self.total.saturating_sub(self.shown)
+    }
+}
+
+/// A reservation that ended after the last reading: still in the gauge.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    pub(crate) at: Mono,
+    pub(crate) rank: Option<usize>,
+    pub(crate) shown: Blocks,
+    /// Whether a reading had shown it; otherwise its arrival is still to be accounted for.
+    pub(crate) seen: bool,
+    /// Sequences, as the engine counts requests.
+    pub(crate) sequences: u64,
+}
+
+/// What the reservations of one pool add up to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sums {
+    /// What those seen may still grow by.
+    pub(crate) growth: Blocks,
+    /// All that those unseen may need.
+    pub(crate) unseen: Blocks,
+    /// Held in the last reading by those that have ended since.
+    pub(crate) ended: Blocks,
+    /// Sequences of those seen.
+    pub(crate) sequences: u64,
+    /// Reservations.
+    pub(crate) count: u64,
+}
+
+/// The reservations of one engine. Ids ascend with time, so their order is the order of admission.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ledger {
+    pub(crate) live: BTreeMap<ReservationId, Reservation>,
+    pub(crate) ended: VecDeque<Ended>,
+    /// One per pool.
+    pub(crate) sums: Vec<Sums>,
+    /// Unseen reservations whose rank is unknown weigh on every pool.
+    pub(crate) unassigned: Sums,
+    pub(crate) orphans: u64,
+}
+
+impl Ledger {
+    /// Sums of the pool at `index`, what may land on any pool included.
+    pub(crate) fn sums(&self, index: usize) -> Sums {
+        let own = self.sums.get(index).copied().unwrap_or_default();
+        Sums {
+            unseen: own.unseen + self.unassigned.unseen,
+            count: own.count.saturating_add(self.unassigned.count),
+            ..own
+        }
+    }
+
+    pub(crate) fn insert(&mut self, id: ReservationId, reservation: Reservation) {
+        self.account(&reservation, true);
+        self.live.insert(id, reservation);
+    }
+
+    /// Takes a reservation out that the next reading will not show.
+    pub(crate) fn remove(&mut self, id: ReservationId) -> Option<Reservation> {
+        let reservation = self.live.remove(&id)?;
+        self.account(&reservation, false);
+        Some(reservation)
+    }
+
+    /// Takes a reservation out that ended now. What the last reading shows of it is remembered until the next one,
+    /// and so is its arrival, unless it never reached the engine.
+    pub(crate) fn end(&mut self, id: ReservationId, now: Mono, outcome: Outcome) -> Option<Reservation> {
+        let reservation = self.remove(id)?;
+        if reservation.seen_at.is_some() || outcome != Outcome::NotSent {
+            self.remember_end(&reservation, now);
+        }
+        Some(reservation)
+    }
+
+    fn remember_end(&mut self, reservation: &Reservation, now: Mono) {
+        if self.ended.len() >= ENDED_KEPT
+            && let Some(oldest) = self.ended.pop_front()
+        {
+            self.forget(oldest);
+        }
+        let Reservation { rank, shown, n, .. } = *reservation;
+        if let Some(sums) = rank.and_then(|rank| self.sums.get_mut(rank)) {
+            sums.ended += shown;
+        }
+        let seen = reservation.seen_at.is_some();
+        self.ended.push_back(Ended { at: now, rank, shown, seen, sequences: u64::from(n) });
+    }
+
+    fn forget(&mut self, ended: Ended) {
+        if let Some(sums) = ended.rank.and_then(|rank| self.sums.get_mut(rank)) {
+            sums.ended = sums.ended.saturating_sub(ended.shown);
+        }
+    }
+
+    /// Forgets those that had ended by `at`, for a reading made then shows their end.
+    pub(crate) fn forget_ended_by(&mut self, at: Mono) {
+        while let Some(front) = self.ended.front().copied()
+            && front.at <= at
+        {
+            self.ended.pop_front();
+            self.forget(front);
+        }
+    }
+
+    /// Forgets everything: the engine's process is gone, and all it held.
+    pub(crate) fn clear(&mut self) {
+        let pools = self.sums.len();
+        *self = Self { sums: vec![Sums::default(); pools], ..Self::default() };
+    }
+
+    pub(crate) fn make_orphan(&mut self, id: ReservationId, now: Mono) {
+        if let Some(reservation) = self.live.get_mut(&id)
+            && reservation.orphan_since.is_none()
+        {
+            reservation.orphan_since = Some(now);
+            reservation.session = None;
+            self.orphans = self.orphans.saturating_add(1);
+        }
+    }
+
+    /// An orphan shows that its gateway lives.
+    pub(crate) fn adopt(&mut self, id: ReservationId, session: Option<SessionId>, lease_until: Mono) {
+        if let Some(reservation) = self.live.get_mut(&id) {
+            if reservation.orphan_since.take().is_some() {
+                self.orphans = self.orphans.saturating_sub(1);
+            }
+            reservation.session = session;
+            reservation.lease_until = lease_until;
+        }
+    }
+
+    /// Adds a reservation to the sums, or takes it off.
+    fn account(&mut self, reservation: &Reservation, add: bool) {
+        if reservation.orphan_since.is_some() && !add {
+            self.orphans = self.orphans.saturating_sub(1);
+        }
+        let sums = match reservation.rank {
+            Some(rank) => match self.sums.get_mut(rank) {
+                Some(sums) => sums,
+                None => return,
+            },
+            None => &mut self.unassigned,
+        };
+        sums.change(reservation, add);
+    }
+
+    /// Adds everything up anew after a reading has changed what is shown.
+    pub(crate) fn recount(&mut self, pools: usize) {
+        self.sums = vec![Sums::default(); pools];
+        self.unassigned = Sums::default();
+        for reservation in self.live.values() {
+            let sums = match reservation.rank {
+                Some(rank) => self.sums.get_mut(rank),
+                None => Some(&mut self.unassigned),
+            };
+            if let Some(sums) = sums {
+                sums.change(reservation, true);
+            }
+        }
+        for ended in &self.ended {
+            if let Some(sums) = ended.rank.and_then(|rank| self.sums.get_mut(rank)) {
+                sums.ended += ended.shown;
+            }
+        }
+    }
+}
+
+impl Sums {
+    fn change(&mut self, reservation: &Reservation, add: bool) {
+        let step = |sum: &mut u64, by: u64| {
+            *sum = if add { sum.saturating_add(by) } else { sum.saturating_sub(by) };
+        };
+        step(&mut self.count, 1);
+        if reservation.seen_at.is_some() {
+            step(&mut self.growth.0, reservation.growth().0);
+            step(&mut self.sequences, u64::from(reservation.n));
+        } else {
+            step(&mut self.unseen.0, reservation.total.0);
+        }
+    }
+}

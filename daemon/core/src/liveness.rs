@@ -1,0 +1,352 @@
+//! Is the engine serving, frozen, asleep, or dead? A state machine in which no state closes for ever.
+//!
+//! ```text
+//!  Starting ──reading──▶ Ready ◀──a step──┬──────────────┐
+//!     ▲                   │  └─frozen─▶ Suspect ─probe─▶ Stalled (probed on)
+//!     │                   ├─ unreadable ─▶ Unknown ─reading─▶ Ready
+//!  restart                ├─ sleep gauge ─▶ Asleep  ─gauge─▶ Ready
+//!     └────── Down ◀──────┴─ refused, gone            Down ─reading─▶ Ready
+//! ```
+
+use std::time::Duration;
+
+use crate::{
+    request::{Reason, ReservationId},
+    snapshot::EngineState,
+    units::Mono,
+};
+
+/// A gap between two steps is healthy up to this many times the longest one seen.
+const GAP_FACTOR: u32 = 10;
+/// An engine is never suspected before this time without a step.
+const SHORTEST_FREEZE: Duration = Duration::from_secs(2);
+/// And always after this.
+const LONGEST_FREEZE: Duration = Duration::from_secs(60);
+/// Without a reading for so long, an engine's state is not known.
+const UNREAD: Duration = Duration::from_secs(30);
+/// With an answer that tells nothing (401, no series), after this.
+const UNREADABLE: Duration = Duration::from_secs(3);
+/// A stalled engine is given one real request each this often.
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+/// A planned stop that has not ended the engine by then was called off.
+const LONGEST_DRAIN: Duration = Duration::from_mins(10);
+/// Requests lost in an idle engine before it is suspected.
+const LOST_BEFORE_SUSPECT: u32 = 3;
+
+/// How an engine fares.
+#[derive(Clone, Debug)]
+pub(crate) struct Liveness {
+    pub(crate) state: EngineState,
+    pub(crate) since: Mono,
+    pub(crate) why: String,
+    /// `not_before` of the reading that last showed a step, or of the first reading.
+    moved_at: Option<Mono>,
+    /// Longest gap between two steps seen while steps were due.
+    longest_gap: Duration,
+    /// Whether steps were due at the last reading.
+    was_busy: bool,
+    /// When a good reading was last made.
+    read_at: Option<Mono>,
+    /// The one request let through to a suspect engine.
+    probe: Option<(ReservationId, Mono)>,
+    /// Probes that showed no step.
+    failed_probes: u32,
+    /// Requests admitted to an idle engine that never showed.
+    lost: u32,
+    /// Time from being found to being ready, of the last start.
+    pub(crate) load_time: Option<Duration>,
+    found_at: Mono,
+}
+
+/// What a reading says of liveness.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pulse {
+    pub(crate) moved: bool,
+    /// Steps are due.
+    pub(crate) busy: bool,
+    pub(crate) asleep: bool,
+    /// Requests of ours that the idle rule found never to have shown.
+    pub(crate) lost: u32,
+}
+
+impl Liveness {
+    pub(crate) fn new(now: Mono) -> Self {
+        Self {
+            state: EngineState::Starting,
+            since: now,
+            why: "found; has not answered yet".into(),
+            moved_at: None,
+            longest_gap: Duration::ZERO,
+            was_busy: false,
+            read_at: None,
+            probe: None,
+            failed_probes: 0,
+            lost: 0,
+            load_time: None,
+            found_at: now,
+        }
+    }
+
+    /// Changes the state; returns whether it is another one.
+    pub(crate) fn enter(&mut self, now: Mono, state: EngineState, why: impl Into<String>) -> bool {
+        if self.state == state {
+            return false;
+        }
+        if matches!(state, EngineState::Starting | EngineState::Down) {
+            self.found_at = now;
+            (self.moved_at, self.read_at) = (None, None);
+        }
+        if state == EngineState::Ready && matches!(self.state, EngineState::Starting | EngineState::Down) {
+            self.load_time = Some(now.since(self.found_at));
+        }
+        if state != EngineState::Stalled {
+            (self.probe, self.failed_probes) = (None, 0);
+        }
+        (self.state, self.since, self.why) = (state, now, why.into());
+        true
+    }
+
+    /// Longest time without a step that is still healthy.
+    pub(crate) fn freeze_bound(&self) -> Duration {
+        (self.longest_gap * GAP_FACTOR).clamp(SHORTEST_FREEZE, LONGEST_FREEZE)
+    }
+
+    /// Takes in a good reading made at `read`; returns whether the state changed.
+    pub(crate) fn pulse(&mut self, now: Mono, read: Mono, pulse: Pulse) -> bool {
+        self.read_at = Some(read);
+        let was_busy = std::mem::replace(&mut self.was_busy, pulse.busy);
+        if self.state == EngineState::Draining && now.since(self.since) < LONGEST_DRAIN {
+            return false;
+        }
+        if pulse.asleep {
+            return self.enter(now, EngineState::Asleep, "the engine reports sleep mode");
+        }
+        if pulse.moved {
+            // A gap longer than the bound is a freeze that ended, not a healthy gap.
+            if let Some(moved) = self.moved_at.filter(|_| was_busy) {
+                let gap = read.since(moved);
+                if gap < self.freeze_bound() {
+                    self.longest_gap = self.longest_gap.max(gap);
+                }
+            }
+            (self.moved_at, self.lost) = (Some(read), 0);
+            return self.enter(now, EngineState::Ready, "answers and makes progress");
+        }
+        self.lost = self.lost.saturating_add(pulse.lost);
+        let moved = *self.moved_at.get_or_insert(read);
+        match self.state {
+            EngineState::Suspect | EngineState::Stalled => self.judge_probe(now),
+            _ if pulse.busy && read.since(moved) > self.freeze_bound() => {
+                let seconds = read.since(moved).as_secs_f64();
+                self.enter(
+                    now,
+                    EngineState::Suspect,
+                    format!("requests are due, but no step for {seconds:.1} s"),
+                )
+            }
+            _ if self.lost >= LOST_BEFORE_SUSPECT => {
+                let lost = self.lost;
+                self.enter(
+                    now,
+                    EngineState::Suspect,
+                    format!("{lost} admitted requests in a row never showed"),
+                )
+            }
+            EngineState::Ready => false,
+            _ => self.enter(now, EngineState::Ready, "answers"),
+        }
+    }
+
+    /// A probe that has had its time without a step has failed.
+    fn judge_probe(&mut self, now: Mono) -> bool {
+        let Some((_, sent)) = self.probe else { return false };
+        if now.since(sent) <= self.freeze_bound() {
+            return false;
+        }
+        (self.probe, self.failed_probes) = (None, self.failed_probes.saturating_add(1));
+        let why = format!("{}, and a request let through made no step", self.why);
+        self.state == EngineState::Suspect && self.enter(now, EngineState::Stalled, why)
+    }
+
+    /// A scrape was answered, but tells nothing of the engine.
+    pub(crate) fn unreadable(&mut self, now: Mono, why: &str) -> bool {
+        let stale = self.read_at.is_none_or(|read| now.since(read) > UNREADABLE);
+        let open = !matches!(self.state, EngineState::Draining | EngineState::Asleep);
+        stale
+            && open
+            && self.enter(now, EngineState::Unknown, format!("alive, but metrics are unreadable: {why}"))
+    }
+
+    /// Nothing listens.
+    pub(crate) fn refused(&mut self, now: Mono) -> bool {
+        self.state != EngineState::Starting
+            && self.enter(now, EngineState::Down, "nothing listens at its address")
+    }
+
+    /// Time passes.
+    pub(crate) fn tick(&mut self, now: Mono) -> bool {
+        if matches!(self.state, EngineState::Suspect | EngineState::Stalled) {
+            return self.judge_probe(now);
+        }
+        let unread = self.read_at.is_some_and(|read| now.since(read) > UNREAD);
+        let why = "no reading for 30 s; the ledger alone decides";
+        unread && self.state == EngineState::Ready && self.enter(now, EngineState::Unknown, why)
+    }
+
+    /// Whether a request may go to the engine in its state.
+    pub(crate) fn gate(&self, now: Mono) -> Gate {
+        match self.state {
+            EngineState::Ready | EngineState::Unknown => Gate::Open,
+            EngineState::Starting => Gate::Closed(Reason::EngineStarting, self.load_left(now)),
+            EngineState::Draining => Gate::Closed(Reason::EngineDraining, self.load_time),
+            EngineState::Asleep => Gate::Closed(Reason::EngineAsleep, None),
+            EngineState::Down => Gate::Closed(Reason::EngineDown, self.load_time),
+            EngineState::Suspect => self.probe_gate(now, Reason::EngineSuspect, Duration::ZERO),
+            EngineState::Stalled => self.probe_gate(now, Reason::EngineStalled, PROBE_INTERVAL),
+        }
+    }
+
+    fn probe_gate(&self, now: Mono, reason: Reason, pause: Duration) -> Gate {
+        match self.probe {
+            Some((_, sent)) => {
+                let wait = self.freeze_bound() + pause;
+                Gate::Closed(reason, Some(wait.saturating_sub(now.since(sent))))
+            }
+            None if now.since(self.since) < pause => {
+                Gate::Closed(reason, Some(pause.saturating_sub(now.since(self.since))))
+            }
+            None => Gate::Probe,
+        }
+    }
+
+    /// What is left of the learned load time.
+    fn load_left(&self, now: Mono) -> Option<Duration> {
+        self.load_time.map(|load| load.saturating_sub(now.since(self.found_at)))
+    }
+
+    /// `id` was let through to find out whether the engine lives.
+    pub(crate) fn probing(&mut self, now: Mono, id: ReservationId) {
+        self.probe = Some((id, now));
+    }
+
+    /// A request ended; if it was the probe, another may go. Only a step reopens.
+    pub(crate) fn probe_ended(&mut self, id: ReservationId) {
+        if self.probe.is_some_and(|(probe, _)| probe == id) {
+            self.probe = None;
+        }
+    }
+}
+
+/// Whether requests may pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gate {
+    /// Yes, by the figures.
+    Open,
+    /// One, whatever the figures say: they may be stuck.
+    Probe,
+    /// No; with the time after which it may be otherwise.
+    Closed(Reason, Option<Duration>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::at;
+
+    const STILL: Pulse = Pulse { moved: false, busy: true, asleep: false, lost: 0 };
+    const MOVED: Pulse = Pulse { moved: true, busy: true, asleep: false, lost: 0 };
+    const PROBE: ReservationId = ReservationId(7);
+
+    fn frozen_at(seconds: f64) -> Liveness {
+        let mut live = Liveness::new(at(0.0));
+        live.pulse(at(0.1), at(0.1), MOVED);
+        live.pulse(at(0.2), at(0.2), MOVED);
+        live.pulse(at(seconds), at(seconds), STILL);
+        live
+    }
+
+    #[test]
+    fn a_reading_opens_an_engine_that_starts() {
+        let mut live = Liveness::new(at(0.0));
+        assert_eq!(live.gate(at(0.0)), Gate::Closed(Reason::EngineStarting, None));
+        assert!(live.pulse(at(18.0), at(18.0), Pulse { busy: false, ..STILL }));
+        assert_eq!(live.gate(at(18.0)), Gate::Open);
+        assert_eq!(live.load_time, Some(Duration::from_secs(18)));
+    }
+
+    #[test]
+    fn running_requests_without_a_step_make_it_suspect_only_beyond_the_bound() {
+        assert_eq!(frozen_at(2.1).state, EngineState::Ready);
+        assert_eq!(frozen_at(2.3).state, EngineState::Suspect);
+    }
+
+    #[test]
+    fn an_engine_with_slow_steps_is_given_ten_times_its_longest_gap() {
+        let mut live = Liveness::new(at(0.0));
+        for step in 0..4 {
+            let now = at(f64::from(step));
+            live.pulse(now, now, MOVED); // one step a second
+        }
+        assert_eq!(live.freeze_bound(), Duration::from_secs(10));
+        live.pulse(at(12.9), at(12.9), STILL);
+        assert_eq!(live.state, EngineState::Ready);
+        live.pulse(at(13.1), at(13.1), STILL);
+        assert_eq!(live.state, EngineState::Suspect);
+    }
+
+    #[test]
+    fn a_suspect_engine_gets_one_probe_and_a_step_reopens_it() {
+        let mut live = frozen_at(3.0);
+        assert_eq!(live.gate(at(3.0)), Gate::Probe);
+        live.probing(at(3.0), PROBE);
+        assert!(matches!(live.gate(at(3.1)), Gate::Closed(Reason::EngineSuspect, Some(_))));
+        assert!(live.pulse(at(3.2), at(3.2), MOVED));
+        assert_eq!(live.gate(at(3.2)), Gate::Open);
+    }
+
+    #[test]
+    fn a_failed_probe_stalls_it_and_it_is_probed_on_for_ever() {
+        let mut live = frozen_at(3.0);
+        live.probing(at(3.0), PROBE);
+        assert!(live.tick(at(5.1)));
+        assert_eq!(live.state, EngineState::Stalled);
+        for round in 0..100 {
+            let now = at(20.0 * f64::from(round + 1));
+            assert_eq!(live.gate(now), Gate::Probe);
+            live.probing(now, PROBE);
+            live.pulse(now + Duration::from_secs(6), now, STILL);
+        }
+        live.pulse(at(5000.0), at(5000.0), MOVED);
+        assert_eq!(live.gate(at(5000.0)), Gate::Open);
+    }
+
+    #[test]
+    fn a_slow_scrape_changes_nothing_until_thirty_seconds_without_a_reading() {
+        let mut live = frozen_at(0.3);
+        assert!(!live.tick(at(29.0)));
+        assert!(live.tick(at(30.4)));
+        assert_eq!(live.state, EngineState::Unknown);
+        assert_eq!(live.gate(at(30.4)), Gate::Open);
+    }
+
+    #[test]
+    fn a_refused_connection_closes_and_the_next_reading_opens() {
+        let mut live = frozen_at(0.3);
+        assert!(live.refused(at(1.0)));
+        assert_eq!(live.gate(at(1.0)), Gate::Closed(Reason::EngineDown, Some(Duration::from_millis(100))));
+        assert!(live.pulse(at(9.0), at(9.0), Pulse { busy: false, ..STILL }));
+        assert_eq!(live.load_time, Some(Duration::from_secs(8)));
+    }
+
+    #[test]
+    fn requests_that_vanish_in_an_idle_engine_make_it_suspect() {
+        let mut live = Liveness::new(at(0.0));
+        let lost = Pulse { moved: false, busy: false, asleep: false, lost: 1 };
+        live.pulse(at(1.0), at(1.0), MOVED);
+        live.pulse(at(2.0), at(2.0), lost);
+        live.pulse(at(3.0), at(3.0), lost);
+        assert_eq!(live.state, EngineState::Ready);
+        live.pulse(at(4.0), at(4.0), lost);
+        assert_eq!(live.state, EngineState::Suspect);
+    }
+}

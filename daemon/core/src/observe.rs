@@ -1,0 +1,253 @@
+//! Taking in facts.
+
+use std::sync::Arc;
+
+use crate::{
+    device::MAX_DEVICES,
+    engine::Engine,
+    event::EventKind,
+    node::Node,
+    observation::{
+        DeviceEvent, EngineFacts, EngineReading, Observation, ProcessRole, ScrapeFailure, SourceHealth,
+        SourceReport,
+    },
+    snapshot::EngineState,
+    units::{Bytes, Mono, Span},
+};
+
+/// Most engines kept; beyond it a dead one makes room.
+const MAX_ENGINES: usize = 64;
+/// Most sources kept.
+const MAX_SOURCES: usize = 256;
+
+impl Node {
+    /// Takes in a fact.
+    pub fn observe(&mut self, now: Mono, observation: Observation) {
+        match observation {
+            Observation::Engine(facts) => self.engine(now, *facts),
+            Observation::EngineGone { engine, evidence, .. } => self.engine_gone(now, &engine, evidence),
+            Observation::Reading { engine, reading } => self.reading(now, &engine, *reading),
+            Observation::ScrapeFailed { engine, failure, .. } => self.scrape_failed(now, &engine, &failure),
+            Observation::Device(reading) => {
+                let uuid = Arc::clone(&reading.uuid);
+                if let Some(device) = self.device(&uuid) {
+                    device.reading = Some(*reading);
+                    self.look_at_device(now, &uuid);
+                }
+            }
+            Observation::DeviceProcesses(listed) => {
+                let uuid = Arc::clone(&listed.uuid);
+                if let Some(device) = self.device(&uuid) {
+                    device.processes = Some(listed);
+                    self.join_devices();
+                    self.look_at_device(now, &uuid);
+                }
+            }
+            Observation::DeviceEvent { uuid, span, event } => self.device_event(&uuid, span, &event),
+            Observation::Source(report) => self.source(report),
+        }
+    }
+
+    fn index_of(&self, engine: &str) -> Option<usize> {
+        self.engines.iter().position(|known| &*known.facts.engine == engine)
+    }
+
+    fn engine(&mut self, now: Mono, facts: EngineFacts) {
+        match self.index_of(&facts.engine) {
+            None => self.new_engine(now, facts),
+            Some(index) => {
+                let Some(engine) = self.engines.get_mut(index) else { return };
+                let restarted = another_life(&engine.facts, &facts);
+                engine.facts = facts;
+                if restarted {
+                    self.restarted(now, index);
+                }
+            }
+        }
+        let processes = self.engines.iter().flat_map(|engine| &engine.facts.processes);
+        self.engine_pids = processes.map(|process| process.pid).collect();
+        self.join_devices();
+    }
+
+    fn new_engine(&mut self, now: Mono, facts: EngineFacts) {
+        if self.engines.len() >= MAX_ENGINES {
+            let down = self.engines.iter().position(|engine| engine.live.state == EngineState::Down);
+            let Some(down) = down else { return };
+            self.engines.remove(down);
+        }
+        self.engines.push(Engine::new(facts, now));
+        self.tell_state(now, self.engines.len() - 1);
+    }
+
+    /// The engine's processes are new ones: what it held is gone.
+    fn restarted(&mut self, now: Mono, index: usize) {
+        let Some(engine) = self.engines.get_mut(index) else { return };
+        let lost = engine.ledger.live.len();
+        engine.forget_all();
+        engine.pools.clear();
+        engine.live.enter(now, EngineState::Starting, "started again; has not answered yet");
+        let name = Arc::clone(&engine.facts.engine);
+        for device in self.devices.values_mut() {
+            device.forget_baseline(&name);
+        }
+        let message = format!("engine {name} was started again; {lost} reservations dropped");
+        self.history.push(now, EventKind::EngineRestarted, Some(&name), None, message);
+    }
+
+    fn engine_gone(&mut self, now: Mono, engine: &str, evidence: String) {
+        let Some(index) = self.index_of(engine) else { return };
+        let Some(engine) = self.engines.get_mut(index) else { return };
+        engine.forget_all();
+        if engine.live.enter(now, EngineState::Down, evidence) {
+            self.tell_state(now, index);
+        }
+    }
+
+    fn reading(&mut self, now: Mono, engine: &str, reading: EngineReading) {
+        let Some(index) = self.index_of(engine) else { return };
+        let Some(engine) = self.engines.get_mut(index) else { return };
+        let held = engine.ledger.live.len();
+        let effect = engine.read(now, reading, &self.settings);
+        if effect.restarted {
+            let name = Arc::clone(&engine.facts.engine);
+            let message = format!(
+                "engine {name} was started again (its counters began anew); {held} reservations dropped"
+            );
+            self.history.push(now, EventKind::EngineRestarted, Some(&name), None, message);
+        }
+        if effect.state_changed {
+            self.tell_state(now, index);
+        }
+    }
+
+    fn scrape_failed(&mut self, now: Mono, engine: &str, failure: &ScrapeFailure) {
+        let Some(index) = self.index_of(engine) else { return };
+        let Some(engine) = self.engines.get_mut(index) else { return };
+        let live = &mut engine.live;
+        let changed = match failure {
+            ScrapeFailure::Refused => live.refused(now),
+            // A slow or broken scrape is not a dead engine: the age of the last reading says enough.
+            ScrapeFailure::TimedOut | ScrapeFailure::Connection(_) => false,
+            ScrapeFailure::Status(status) => live.unreadable(now, &format!("HTTP status {status}")),
+            ScrapeFailure::NoSeries => live.unreadable(now, "no engine series (statistics switched off?)"),
+            ScrapeFailure::Malformed(what) => live.unreadable(now, what),
+        };
+        if changed {
+            self.tell_state(now, index);
+        }
+    }
+
+    fn device(&mut self, uuid: &Arc<str>) -> Option<&mut crate::device::Device> {
+        if self.devices.len() >= MAX_DEVICES && !self.devices.contains_key(uuid) {
+            return None;
+        }
+        Some(self.devices.entry(Arc::clone(uuid)).or_default())
+    }
+
+    /// Joins engines and devices by the processes on each, and notes the level beside which an engine started.
+    fn join_devices(&mut self) {
+        for engine in &mut self.engines {
+            let pids: Vec<u32> = engine.facts.processes.iter().map(|process| process.pid).collect();
+            engine.devices.clear();
+            for (uuid, device) in &mut self.devices {
+                let listed = device.processes.iter().flat_map(|listed| &listed.processes);
+                if listed.into_iter().any(|process| pids.contains(&process.pid)) {
+                    engine.devices.push(Arc::clone(uuid));
+                    if engine.live.state == EngineState::Ready {
+                        device.note_baseline(&engine.facts.engine, |pid| self.engine_pids.contains(&pid));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Works out for each engine on the device whether co-tenants squeeze it, and tells once.
+    fn look_at_device(&mut self, now: Mono, uuid: &Arc<str>) {
+        let Some(device) = self.devices.get_mut(uuid) else { return };
+        let (settings, pids) = (&self.settings, &self.engine_pids);
+        let mut worst = Bytes::ZERO;
+        let mut free_now = None;
+        for engine in self.engines.iter_mut().filter(|engine| engine.devices.contains(uuid)) {
+            let name = Arc::clone(&engine.facts.engine);
+            let Some((grown, free)) = device.growth_beside(&name, now, settings, |pid| pids.contains(&pid))
+            else {
+                continue;
+            };
+            engine.note_growth(uuid, now, grown, free);
+            worst = worst.max(grown);
+            free_now = Some(free);
+        }
+        let Some(free) = free_now else { return };
+        let danger = worst >= settings.co_tenant_growth && free < settings.device_floor;
+        let over = worst.times(2) < settings.co_tenant_growth || free > settings.device_floor.times(2);
+        let (kind, message) = if danger && !device.growth_told {
+            let text = format!(
+                "other processes on device {uuid} grew by {worst} since its engine started; {free} free"
+            );
+            (EventKind::CoTenantGrowth, text)
+        } else if over && device.growth_told {
+            (
+                EventKind::CoTenantReceded,
+                format!("other processes on device {uuid} gave memory back; {free} free"),
+            )
+        } else {
+            return;
+        };
+        device.growth_told = danger;
+        self.history.push(now, kind, None, Some(uuid), message);
+    }
+
+    fn device_event(&mut self, uuid: &Arc<str>, span: Span, event: &DeviceEvent) {
+        let (kind, message) = match event {
+            DeviceEvent::Xid { code } => (EventKind::Xid, format!("device {uuid}: Xid {code}")),
+            DeviceEvent::EccUncorrected => {
+                (EventKind::EccUncorrected, format!("device {uuid}: uncorrected ECC error"))
+            }
+            // Corrected errors are the memory doing its work; they are no news.
+            DeviceEvent::EccCorrected => return,
+            DeviceEvent::Lost => (EventKind::DeviceLost, format!("device {uuid} is gone from the driver")),
+            DeviceEvent::Hung => {
+                (EventKind::NvmlHung, format!("a driver call for device {uuid} does not return"))
+            }
+            DeviceEvent::Recovered => {
+                (EventKind::DeviceRecovered, format!("device {uuid} can be read again"))
+            }
+        };
+        if let Some(device) = self.device(uuid) {
+            match event {
+                DeviceEvent::Lost => device.trouble = Some("gone from the driver".into()),
+                DeviceEvent::Hung => device.trouble = Some("a driver call does not return".into()),
+                DeviceEvent::Recovered => device.trouble = None,
+                _ => {}
+            }
+        }
+        self.history.push(span.not_after, kind, None, Some(uuid), message);
+    }
+
+    fn source(&mut self, report: SourceReport) {
+        if self.sources.len() >= MAX_SOURCES && !self.sources.contains_key(&report.source) {
+            return;
+        }
+        let at = report.span.not_after;
+        let failed = |health| health == SourceHealth::Failed;
+        let before = self.sources.get(&report.source).is_some_and(|before| failed(before.health));
+        let (name, now_failed) = (Arc::clone(&report.source), failed(report.health));
+        let message = format!("source {name}: {}", report.detail);
+        self.sources.insert(name, report);
+        match (before, now_failed) {
+            (false, true) => self.history.push(at, EventKind::SourceFailed, None, None, message),
+            (true, false) => self.history.push(at, EventKind::SourceRecovered, None, None, message),
+            _ => {}
+        }
+    }
+}
+
+/// Whether an engine's API server is another process than before. Processes we do not see tell nothing.
+fn another_life(before: &EngineFacts, now: &EngineFacts) -> bool {
+    let api = |facts: &EngineFacts| {
+        let servers = facts.processes.iter().filter(|process| process.role == ProcessRole::ApiServer);
+        servers.map(|process| (process.pid, process.start_ticks)).collect::<Vec<_>>()
+    };
+    let (before, now) = (api(before), api(now));
+    !before.is_empty() && !now.is_empty() && !before.iter().any(|process| now.contains(process))
+}

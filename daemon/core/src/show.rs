@@ -1,0 +1,89 @@
+//! The node for those who look.
+
+use std::sync::Arc;
+
+use crate::{
+    decision,
+    engine::Engine,
+    node::Node,
+    snapshot::{DeviceSnapshot, EngineSnapshot, Snapshot, SourceSnapshot},
+    units::{Mono, Tokens},
+};
+
+/// Newest events in a snapshot.
+const EVENTS_SHOWN: u64 = 256;
+
+impl Node {
+    /// The node as it stands.
+    pub fn snapshot(&mut self, now: Mono) -> Snapshot {
+        self.generation = self.generation.saturating_add(1);
+        let mut engines: Vec<_> = self.engines.iter().map(|engine| self.show_engine(engine, now)).collect();
+        engines.sort_by(|one, other| one.engine.cmp(&other.engine));
+        let newest = self.history.newest();
+        let (events, _) = self.history.after(newest.saturating_sub(EVENTS_SHOWN), usize::MAX);
+        Snapshot {
+            at: now,
+            generation: self.generation,
+            epoch: self.epoch,
+            engines,
+            devices: self.show_devices(now),
+            sources: self.show_sources(now),
+            events,
+            decisions: self.counts.clone(),
+            reservations: u64::try_from(self.reservations()).unwrap_or(u64::MAX),
+            reservations_limit: u64::try_from(self.settings.reservations).unwrap_or(u64::MAX),
+        }
+    }
+
+    fn show_engine(&self, engine: &Engine, now: Mono) -> EngineSnapshot {
+        let rates = engine.pools.iter().filter_map(|pool| pool.token_rate.get());
+        let share = engine
+            .cpu_cost
+            .zip(engine.interval)
+            .map(|(cost, interval)| cost.as_secs_f64() / interval.as_secs_f64().max(f64::MIN_POSITIVE));
+        let windows = engine.facts.models.iter().filter_map(|model| model.max_model_len);
+        EngineSnapshot {
+            engine: Arc::clone(&engine.facts.engine),
+            address: Arc::clone(&engine.facts.address),
+            version: engine.facts.version.clone(),
+            models: engine.facts.models.iter().map(|model| Arc::clone(&model.name)).collect(),
+            state: engine.live.state,
+            state_reason: engine.live.why.clone(),
+            state_since: engine.live.since,
+            mode: engine.mode(&self.settings),
+            headroom: decision::headroom(engine, now, &self.settings),
+            pools: engine.pool_snapshots(now, &self.settings),
+            max_model_len: windows.max().filter(|window| *window > Tokens::ZERO),
+            devices: engine.devices.clone(),
+            processes: engine.facts.processes.clone(),
+            reservations: u64::try_from(engine.ledger.live.len()).unwrap_or(u64::MAX),
+            orphans: engine.ledger.orphans,
+            token_rate: rates.reduce(f64::min),
+            scrape_interval: engine.interval,
+            scrape_cpu_share: share.filter(|share| share.is_finite()),
+            bypass_requests: engine.bypass(),
+        }
+    }
+
+    fn show_devices(&self, now: Mono) -> Vec<DeviceSnapshot> {
+        let shown = self.devices.iter().filter_map(|(uuid, device)| {
+            let on_it = self.engines.iter().filter(|engine| engine.devices.contains(uuid));
+            let engines = on_it.map(|engine| Arc::clone(&engine.facts.engine)).collect();
+            device.snapshot(now, &self.settings, engines, |pid| self.engine_pids.contains(&pid))
+        });
+        let mut devices: Vec<_> = shown.collect();
+        devices.sort_by(|one, other| (one.index, &one.uuid).cmp(&(other.index, &other.uuid)));
+        devices
+    }
+
+    fn show_sources(&self, now: Mono) -> Vec<SourceSnapshot> {
+        let shown = self.sources.values().map(|report| SourceSnapshot {
+            source: Arc::clone(&report.source),
+            health: report.health,
+            detail: report.detail.clone(),
+            age: now.since(report.span.not_after),
+            busy: report.busy,
+        });
+        shown.collect()
+    }
+}
