@@ -4,19 +4,22 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 UNITDIR ?= $(PREFIX)/lib/systemd/system
 SYSUSERSDIR ?= $(PREFIX)/lib/sysusers.d
+MANDIR ?= $(PREFIX)/share/man
+BASHDIR ?= $(PREFIX)/share/bash-completion/completions
+ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
+FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
 CONFDIR ?= /etc/gpuadmit
 CARGO ?= cargo
 CARGO_TARGET_DIR ?= target
 export CARGO_TARGET_DIR
 
 RELEASE := $(CARGO_TARGET_DIR)/release
-GENERATED := $(CARGO_TARGET_DIR)/generated
 UNITS := $(notdir $(wildcard systemd/*.service systemd/*.socket))
-SYSUSERS := $(notdir $(wildcard systemd/*.sysusers))
+PAGES := $(notdir $(wildcard systemd/man/*.[1-9]))
 
-.PHONY: all build tools run test bench bench-smoke test-vllm fuzz lint audit man install uninstall clean
+.PHONY: all build tools run test bench bench-smoke test-vllm lint audit man install uninstall clean
 
-all: build man
+all: build
 
 # rustup brings no linker. It is all that is needed beside cargo: there is no protoc, no -dev package, no nightly.
 tools:
@@ -65,19 +68,40 @@ lint: tools
 audit: tools
 	$(CARGO) deny --locked check advisories
 
+# The committed manual pages; a test compares them with what the command says of itself.
 man: build
-	rm -rf $(GENERATED)
-	mkdir -p $(GENERATED)
-	$(RELEASE)/gpuadmit generate $(GENERATED)
+	mkdir -p systemd/man
+	$(RELEASE)/gpuadmit man systemd/man
 
 # Builds nothing, so that root needs no Rust. An existing configuration is never touched.
 install:
-	@test -x $(RELEASE)/gpuadmitd || { echo "make: nothing to install yet: run 'make' first, not as root" >&2; exit 1; }
+	@test -x $(RELEASE)/gpuadmitd -a -x $(RELEASE)/gpuadmit || { \
+	  echo "make: nothing to install yet: run 'make' first (not as root)" >&2; exit 1; }
 	install -D -m755 -t $(DESTDIR)$(PREFIX)/bin $(RELEASE)/gpuadmit
 	install -D -m755 -t $(DESTDIR)$(PREFIX)/sbin $(RELEASE)/gpuadmitd
+	install -d $(DESTDIR)$(UNITDIR) $(DESTDIR)$(SYSUSERSDIR)
+	for unit in $(UNITS); do \
+	  sed -E 's|^(Exec[A-Za-z]*=)[^ ]*/gpuadmitd|\1$(PREFIX)/sbin/gpuadmitd|' systemd/$$unit >$(DESTDIR)$(UNITDIR)/$$unit || exit 1; \
+	  chmod 644 $(DESTDIR)$(UNITDIR)/$$unit; \
+	done
+	install -m644 systemd/sysusers.conf $(DESTDIR)$(SYSUSERSDIR)/gpuadmit.conf
+	test -e $(DESTDIR)$(CONFDIR)/gpuadmit.toml || \
+	  install -D -m644 -t $(DESTDIR)$(CONFDIR) systemd/gpuadmit.toml
+	for page in $(PAGES); do install -D -m644 -t $(DESTDIR)$(MANDIR)/man$${page##*.} systemd/man/$$page || exit 1; done
+	install -d $(DESTDIR)$(BASHDIR) $(DESTDIR)$(ZSHDIR) $(DESTDIR)$(FISHDIR)
+	$(RELEASE)/gpuadmit completions bash >$(DESTDIR)$(BASHDIR)/gpuadmit
+	$(RELEASE)/gpuadmit completions zsh >$(DESTDIR)$(ZSHDIR)/_gpuadmit
+	$(RELEASE)/gpuadmit completions fish >$(DESTDIR)$(FISHDIR)/gpuadmit.fish
+	@test -n "$(DESTDIR)" || ! test -d /run/systemd/system || { \
+	  systemd-sysusers && systemctl daemon-reload && echo "start it: systemctl enable --now gpuadmit.socket"; }
 
+# Leaves the configuration and the system user.
 uninstall:
+	@test -n "$(DESTDIR)" || ! test -d /run/systemd/system || systemctl disable --now gpuadmit.service gpuadmit.socket || true
 	rm -f $(DESTDIR)$(PREFIX)/bin/gpuadmit $(DESTDIR)$(PREFIX)/sbin/gpuadmitd
+	rm -f $(addprefix $(DESTDIR)$(UNITDIR)/,$(UNITS)) $(DESTDIR)$(SYSUSERSDIR)/gpuadmit.conf
+	for page in $(PAGES); do rm -f $(DESTDIR)$(MANDIR)/man$${page##*.}/$$page; done
+	rm -f $(DESTDIR)$(BASHDIR)/gpuadmit $(DESTDIR)$(ZSHDIR)/_gpuadmit $(DESTDIR)$(FISHDIR)/gpuadmit.fish
 
 clean:
 	$(CARGO) clean
