@@ -105,6 +105,12 @@ pub fn connect(socket: impl AsRef<Path>) -> Result<Connection, ConnectError> {
 }
 
 impl Connection {
+    /// The socket.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
     /// Calls of the `Admission` service.
     #[must_use]
     pub fn admission(&self) -> AdmissionClient<Channel> {
@@ -122,7 +128,7 @@ impl Connection {
     pub fn explain(&self, status: &Status) -> CallError {
         let socket = self.socket.clone();
         if let Some(error) = io_error(status) {
-            let reason = error.to_string();
+            let reason = without_number(&error.to_string());
             return match error.kind() {
                 io::ErrorKind::PermissionDenied => CallError::NotAllowed { socket, reason },
                 _ => CallError::Unreachable { socket, reason },
@@ -166,6 +172,11 @@ fn io_error(status: &Status) -> Option<&io::Error> {
     sources(status).filter_map(|error| error.downcast_ref::<io::Error>()).last()
 }
 
+/// `No such file or directory (os error 2)` without the number, which tells a person nothing more.
+fn without_number(message: &str) -> String {
+    message.split_once(" (os error").map_or(message, |(text, _)| text).to_owned()
+}
+
 fn deepest(status: &Status) -> String {
     sources(status).last().map_or_else(|| status.message().to_owned(), ToString::to_string)
 }
@@ -193,7 +204,10 @@ mod tests {
         assert!(matches!(error, CallError::Unreachable { .. }), "{error:?}");
         let text = error.to_string();
         assert!(
-            text.starts_with(&format!("cannot reach the daemon at {}: No such file", socket.display())),
+            text.starts_with(&format!(
+                "cannot reach the daemon at {}: No such file or directory (is gpuadmitd",
+                socket.display()
+            )),
             "{text}"
         );
     }

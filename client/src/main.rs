@@ -1,3 +1,21 @@
-//! gpuadmit.
+//! The `gpuadmit` command.
 
-fn main() {}
+mod command;
+mod render;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+/// Exit status of errors, the same as clap's for wrong usage.
+const ERROR: u8 = 2;
+
+fn main() -> ExitCode {
+    match command::Command::parse().run() {
+        Ok(exit) => exit.into(),
+        Err(error) => {
+            eprintln!("gpuadmit: {error:#}");
+            ExitCode::from(ERROR)
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The subcommands, one file each, and what they share.
+
+mod admit;
+mod complete;
+mod completions;
+mod duration;
+mod events;
+mod explain;
+mod headroom;
+mod man;
+mod output;
+mod progress;
+mod release_gpu;
+mod reservation;
+mod status;
+mod watch;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::{Parser, Subcommand};
+use gpuadmit_client::{Connection, DEFAULT_SOCKET, connect};
+use output::Output;
+
+/// Ask and watch gpuadmitd, the daemon that keeps this machine's LLM engines from running out of GPU memory.
+#[derive(Debug, Parser)]
+#[command(name = "gpuadmit", version, max_term_width = 80, after_help = EXIT_STATUS)]
+pub(crate) struct Command {
+    /// Socket of the daemon.
+    #[arg(long, global = true, env = "GPUADMIT_SOCKET", hide_env_values = true, value_name = "PATH", default_value = DEFAULT_SOCKET)]
+    socket: PathBuf,
+    #[command(subcommand)]
+    subcommand: Sub,
+}
+
+const EXIT_STATUS: &str =
+    "Exit status: 0 admitted or done, 1 denied, 2 an error (one line on standard error).";
+
+#[derive(Debug, Subcommand)]
+enum Sub {
+    Status(status::Status),
+    Admit(admit::Admit),
+    Progress(progress::Progress),
+    Complete(complete::Complete),
+    Explain(explain::Explain),
+    Events(events::Events),
+    Headroom(headroom::Headroom),
+    ReleaseGpu(release_gpu::ReleaseGpu),
+    Completions(completions::Completions),
+    #[command(hide = true)]
+    Man(man::Man),
+}
+
+/// What the caller's shell is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// Admitted, or done.
+    Fine,
+    /// Denied.
+    Denied,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        match exit {
+            Exit::Fine => Self::SUCCESS,
+            Exit::Denied => Self::from(1),
+        }
+    }
+}
+
+impl Command {
+    /// Does what was asked.
+    pub(crate) fn run(self) -> anyhow::Result<Exit> {
+        let mut output = Output::stdout();
+        match self.subcommand {
+            Sub::Completions(completions) => completions.run(&mut output),
+            Sub::Man(man) => man.run(),
+            online => {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+                runtime.block_on(async { online.ask(&connect(self.socket)?, &mut output).await })
+            }
+        }
+    }
+}
+
+impl Sub {
+    async fn ask(self, connection: &Connection, output: &mut Output) -> anyhow::Result<Exit> {
+        match self {
+            Self::Status(status) => status.run(connection, output).await,
+            Self::Admit(admit) => admit.run(connection, output).await,
+            Self::Progress(progress) => progress.run(connection, output).await,
+            Self::Complete(complete) => complete.run(connection, output).await,
+            Self::Explain(explain) => explain.run(connection, output).await,
+            Self::Events(events) => events.run(connection, output).await,
+            Self::Headroom(headroom) => headroom.run(connection, output).await,
+            Self::ReleaseGpu(release) => release.run(connection, output).await,
+            Self::Completions(completions) => completions.run(output),
+            Self::Man(man) => man.run(),
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! The answer to `admit`.
+
+use gpuadmit_client::v1::{AdmitResponse, Admitted, Denied, PromptCount, admit_response::Result};
+
+use super::{
+    engine,
+    numbers::{age, count, counted, duration, or_unknown},
+    paint::{Mood, Paint},
+    status::reason_word,
+    text::{flow, safe, sentence},
+};
+
+/// The decision and what it rests on.
+pub(crate) fn decision(response: &AdmitResponse, paint: Paint) -> String {
+    let mut text = match &response.result {
+        Some(Result::Admitted(admitted)) => yes(admitted, paint),
+        Some(Result::Denied(denied)) => no(denied, paint),
+        None => "the daemon answered neither yes nor no (is it newer than this command?)\n".to_owned(),
+    };
+    let how = match response.prompt_count() {
+        PromptCount::Unspecified => "",
+        PromptCount::Exact => " (exact)",
+        PromptCount::Estimated => " (estimated)",
+        PromptCount::Bounded => " (upper bound)",
+    };
+    let prompt = or_unknown(response.prompt_tokens, |tokens| counted(tokens, "token"));
+    let fields = [format!("{prompt}{how}"), format!("engine's reading {}", age(response.data_age_ms))];
+    text += &flow("  prompt    ", ", ", &fields);
+    text + &flow("  headroom  ", ", ", &engine::headroom(response.headroom.as_ref()))
+}
+
+fn yes(admitted: &Admitted, paint: Paint) -> String {
+    let word = paint.text(Mood::Good, "admitted");
+    let mut text = flow(
+        "",
+        " ",
+        &[word, format!("to {}", safe(&admitted.engine)), format!("at {}", safe(&admitted.address))],
+    );
+    let held = [
+        format!("{:016x}", admitted.reservation_id),
+        format!("holds {}", counted(admitted.blocks_reserved, "block")),
+        format!("lease {}", duration(admitted.lease_ms)),
+    ];
+    text += &flow("  reserved  ", ", ", &held);
+    let mut forward = vec![
+        admitted
+            .max_tokens
+            .map_or_else(|| "no max_tokens".to_owned(), |tokens| format!("max_tokens {}", count(tokens))),
+    ];
+    forward.extend(admitted.data_parallel_rank.map(|rank| format!("X-Data-Parallel-Rank: {rank}")));
+    text += &flow("  forward   ", ", ", &forward);
+    if let Some(reason) = admitted.observed_reason {
+        text += &format!("  observe mode: enforce would have denied, {}\n", reason_word(reason));
+    }
+    text
+}
+
+fn no(denied: &Denied, paint: Paint) -> String {
+    let word = paint.text(Mood::Bad, "denied");
+    let mut text = format!("{word} {}\n", reason_word(denied.reason));
+    text += &sentence("  ", &denied.message);
+    let retry = denied.retry_after_ms.map_or_else(
+        || "no time to retry can be told".to_owned(),
+        |ms| format!("Retry-After: {} (room in {})", ms.div_ceil(1_000), duration(ms)),
+    );
+    text += &flow("  answer    ", ", ", &[format!("HTTP {}", denied.http_status), retry]);
+    if let Some(engine) = &denied.engine {
+        text += &format!("  engine    {}\n", safe(engine));
+    }
+    text
+}

@@ -1,0 +1,136 @@
+//! One engine of the status screen.
+
+use gpuadmit_client::v1::{Engine, EngineState, Headroom, Mode, Pool};
+
+use super::{
+    numbers::{UNKNOWN, age, count, counted, duration, or_unknown, percent, rate, share},
+    paint::{Mood, Paint},
+    text::{bar, fitted, flow, sentence},
+};
+
+const BAR_COLUMNS: usize = 16;
+/// Longest model name shown in full, columns.
+const MODEL_COLUMNS: usize = 60;
+
+/// The lines of one engine.
+pub(crate) fn engine(engine: &Engine, paint: Paint) -> String {
+    let mut text = headline(engine, paint);
+    text += &sentence("  ", &engine.state_reason);
+    text += &flow("  model     ", ", ", &models(engine));
+    for pool in &engine.pools {
+        text += &kv(pool, engine.pools.len() > 1);
+    }
+    if engine.pools.is_empty() {
+        text += "  KV cache  unknown\n";
+    }
+    text += &flow("  requests  ", ", ", &requests(engine));
+    text += &flow("  headroom  ", ", ", &headroom(engine.headroom.as_ref()));
+    text + &flow("  speed     ", ", ", &speed(engine))
+}
+
+/// The one word for a state, as written in the manual.
+pub(crate) fn state_word(state: i32) -> String {
+    match EngineState::try_from(state) {
+        Ok(EngineState::Unspecified) => UNKNOWN.to_owned(),
+        Ok(state) => state.as_str_name().trim_start_matches("ENGINE_STATE_").to_lowercase(),
+        Err(_) => format!("state {state}"),
+    }
+}
+
+/// That word in its colour.
+pub(crate) fn painted_state(state: i32, paint: Paint) -> String {
+    let mood = EngineState::try_from(state).map_or(Mood::Warning, Mood::from);
+    paint.text(mood, &state_word(state))
+}
+
+/// Headroom as fields of a line.
+pub(crate) fn headroom(headroom: Option<&Headroom>) -> Vec<String> {
+    let Some(headroom) = headroom else { return vec![UNKNOWN.to_owned()] };
+    vec![
+        format!("{} = {}", counted(headroom.blocks, "block"), counted(headroom.tokens, "token")),
+        format!("at least {} = {}", count(headroom.blocks_lower), count(headroom.tokens_lower)),
+        age(Some(headroom.age_ms)),
+    ]
+}
+
+fn headline(engine: &Engine, paint: Paint) -> String {
+    let mode = match Mode::try_from(engine.mode) {
+        Ok(Mode::Enforce) => "enforce".to_owned(),
+        Ok(Mode::Observe) => "observe (denies nothing for lack of room)".to_owned(),
+        Ok(Mode::Unspecified) => "mode unknown".to_owned(),
+        Err(_) => format!("mode {}", engine.mode),
+    };
+    let state = painted_state(engine.state, paint);
+    let fields = [
+        paint.text(Mood::Strong, &fitted(&engine.id, 40)),
+        format!("{state} for {}", duration(engine.state_for_ms)),
+        mode,
+        fitted(&engine.address, 50),
+        engine.version.as_deref().map_or_else(|| "version unknown".to_owned(), |version| fitted(version, 30)),
+    ];
+    flow("", "  ", &fields)
+}
+
+fn models(engine: &Engine) -> Vec<String> {
+    let Some(first) = engine.models.first() else { return vec![UNKNOWN.to_owned()] };
+    let mut fields = vec![fitted(first, MODEL_COLUMNS)];
+    match engine.models.len() - 1 {
+        0 => {}
+        1 => fields.extend(engine.models.get(1).map(|second| fitted(second, MODEL_COLUMNS))),
+        more => fields.push(format!("{more} more names")),
+    }
+    fields.push(format!("window {}", or_unknown(engine.max_model_len, |tokens| counted(tokens, "token"))));
+    fields
+}
+
+fn kv(pool: &Pool, one_of_several: bool) -> String {
+    let label = if one_of_several { format!("  KV {:<7}", pool.rank) } else { "  KV cache  ".to_owned() };
+    let drawn = pool.blocks_corrected.zip(pool.blocks_total).map_or_else(String::new, |(used, total)| {
+        format!("{} {}", bar(&[('#', used)], total, BAR_COLUMNS), percent(used, total))
+    });
+    let band = pool
+        .blocks_corrected_low
+        .zip(pool.blocks_corrected_high)
+        .map_or_else(String::new, |(low, high)| format!(" ({} to {})", count(low), count(high)));
+    let corrected = [
+        drawn,
+        format!("{}{band}", or_unknown(pool.blocks_corrected, count)),
+        format!("of {}", or_unknown(pool.blocks_total, |blocks| counted(blocks, "block"))),
+    ];
+    let others = [
+        format!("raw {} ({})", or_unknown(pool.blocks_reported, count), age(pool.age_ms)),
+        format!("committed {}", or_unknown(pool.blocks_committed, count)),
+        format!("{} tokens per block", or_unknown(pool.block_size, count)),
+    ];
+    flow(&label, " ", &corrected) + &flow("            ", ", ", &others)
+}
+
+fn requests(engine: &Engine) -> [String; 4] {
+    let orphans = match engine.orphans {
+        0 => String::new(),
+        orphans => format!(" ({} orphaned)", count(orphans)),
+    };
+    [
+        format!("{} running", or_unknown(sum(engine, |pool| pool.running), count)),
+        format!("{} waiting", or_unknown(sum(engine, |pool| pool.waiting), count)),
+        format!("{} bypassing", or_unknown(engine.bypass_requests, count)),
+        format!("{} reserved{orphans}", count(engine.reservations)),
+    ]
+}
+
+/// The figure of all ranks together; unknown when any rank's is.
+fn sum(engine: &Engine, figure: impl Fn(&Pool) -> Option<u64>) -> Option<u64> {
+    if engine.pools.is_empty() {
+        return None;
+    }
+    engine.pools.iter().map(figure).try_fold(0, |sum: u64, one| Some(sum.saturating_add(one?)))
+}
+
+fn speed(engine: &Engine) -> [String; 2] {
+    let interval = or_unknown(engine.scrape_interval_ms, |ms| format!("every {}", duration(ms)));
+    let cost = or_unknown(engine.scrape_cpu_share, share);
+    [
+        format!("{} tokens/s per request", or_unknown(engine.tokens_per_second_per_request, rate)),
+        format!("read {interval} for {cost} of a core"),
+    ]
+}

@@ -1,0 +1,119 @@
+//! Why decisions came out as they did.
+
+use gpuadmit_client::v1::{DecisionRecord, PriorityClass, Terms};
+
+use super::{
+    numbers::{UNKNOWN, age, count, counted, date_and_time, or_unknown},
+    paint::{Mood, Paint},
+    status::reason_word,
+    text::{fitted, flow, sentence},
+};
+
+/// One decision with the sum that it rests on.
+pub(crate) fn decision(record: &DecisionRecord, paint: Paint) -> String {
+    let mut text = headline(record, paint);
+    text += &sentence("  ", &record.message);
+    if let Some(terms) = &record.terms {
+        text += &flow("  ", " ", &sum(terms));
+        text += &flow("  ", ", ", &basis(terms));
+    }
+    text
+}
+
+fn headline(record: &DecisionRecord, paint: Paint) -> String {
+    let verdict = match (record.denied, record.observed_reason) {
+        (Some(reason), _) => paint.text(Mood::Bad, &format!("denied {}", reason_word(reason))),
+        (None, Some(reason)) => {
+            paint.text(Mood::Warning, &format!("admitted (observe: {})", reason_word(reason)))
+        }
+        (None, None) => paint.text(Mood::Good, "admitted"),
+    };
+    let mut fields = vec![date_and_time(record.unix_ms), verdict];
+    if let Some(id) = record.reservation_id {
+        let state = record.reservation_state.as_deref().unwrap_or(UNKNOWN);
+        fields.push(format!("{id:016x} {}", fitted(state, 10)));
+    }
+    fields.push(format!("model {}", fitted(&record.model, 40)));
+    fields.extend(record.engine.as_deref().map(|engine| format!("engine {}", fitted(engine, 40))));
+    fields.extend(record.tenant.as_deref().map(|tenant| format!("tenant {}", fitted(tenant, 40))));
+    if let Ok(class @ (PriorityClass::Interactive | PriorityClass::Batch)) =
+        PriorityClass::try_from(record.priority_class)
+    {
+        fields.push(class.as_str_name().trim_start_matches("PRIORITY_CLASS_").to_lowercase());
+    }
+    flow("", "  ", &fields)
+}
+
+/// `1,240 used + 300 growth + 70 need = 1,610 ≤ 4,095 blocks`; terms of zero are left out.
+fn sum(terms: &Terms) -> Vec<String> {
+    let changes = [
+        ('+', terms.growth, "growth"),
+        ('+', terms.unseen, "unseen"),
+        ('-', terms.ended, "ended"),
+        ('+', terms.bypass, "bypass"),
+    ];
+    let mut fields = vec![format!("{} used", or_unknown(terms.reported, count))];
+    let changed = changes.iter().filter(|(_, blocks, _)| *blocks > 0);
+    fields.extend(changed.map(|(sign, blocks, name)| format!("{sign} {} {name}", count(*blocks))));
+    fields.push(format!("+ {} need", count(terms.need)));
+    let total = terms.reported.map(|reported| total(terms, reported));
+    fields.push(format!("= {}", or_unknown(total, count)));
+    let limit = or_unknown(terms.limit, |limit| counted(limit, "block"));
+    fields.push(match (total, terms.limit) {
+        (Some(total), Some(limit_blocks)) if total <= limit_blocks => format!("≤ {limit}"),
+        (Some(_), Some(_)) => format!("> {limit}"),
+        _ => format!("(limit {limit})"),
+    });
+    fields
+}
+
+fn total(terms: &Terms, reported: u64) -> u64 {
+    [terms.growth, terms.unseen, terms.bypass, terms.need]
+        .into_iter()
+        .fold(reported, u64::saturating_add)
+        .saturating_sub(terms.ended)
+}
+
+fn basis(terms: &Terms) -> [String; 4] {
+    [
+        format!("prompt {}", counted(terms.prompt_tokens, "token")),
+        format!("output {}", counted(terms.output_tokens, "token")),
+        format!("{} before", counted(terms.reservations, "reservation")),
+        format!("reading of rank {} {}", terms.rank, age(terms.age_ms)),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(terms: Terms) -> DecisionRecord {
+        DecisionRecord { model: "m".into(), terms: Some(terms), ..Default::default() }
+    }
+
+    /// 1240 + 300 - 10 + 5 + 70 = 1605, by hand.
+    #[test]
+    fn the_sum_stands_in_one_line_with_its_terms() {
+        let terms = Terms {
+            reported: Some(1240),
+            growth: 300,
+            ended: 10,
+            bypass: 5,
+            need: 70,
+            limit: Some(4095),
+            ..Default::default()
+        };
+        let line = "1,240 used + 300 growth - 10 ended + 5 bypass + 70 need = 1,605 ≤ 4,095 blocks\n";
+        let text = decision(&record(terms), Paint::Plain);
+        assert!(text.contains(line), "{text}");
+        let denied = Terms { limit: Some(1604), ..terms };
+        assert!(decision(&record(denied), Paint::Plain).contains("> 1,604 blocks"));
+    }
+
+    #[test]
+    fn a_sum_without_a_reading_is_unknown() {
+        let text = decision(&record(Terms { need: 70, ..Default::default() }), Paint::Plain);
+        assert!(text.contains("unknown used +"), "{text}");
+        assert!(text.contains("= unknown (limit unknown)"), "{text}");
+    }
+}

@@ -1,0 +1,15 @@
+//! What the command shows: pure functions from messages to text.
+
+pub(crate) mod decision;
+mod device;
+mod engine;
+pub(crate) mod event;
+pub(crate) mod explain;
+pub(crate) mod headroom;
+mod numbers;
+mod paint;
+pub(crate) mod status;
+mod text;
+
+pub(crate) use numbers::duration;
+pub(crate) use paint::Paint;
