@@ -1,5 +1,9 @@
 //! gpuadmitd: sources, servers and wiring around the pure core. The daemon is I/O only.
 
 pub mod clock;
+pub mod config;
 pub mod handle;
+pub mod listen;
+pub mod log;
+pub mod rpc;
 pub mod source;

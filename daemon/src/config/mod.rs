@@ -1,0 +1,330 @@
+//! The configuration file: TOML with a default for every key, so that everything works without a file. Units are part
+//! of the keys' names. Unknown keys are refused; [`check`](Config::check) names every key that is out of its range.
+
+mod check;
+mod settings;
+
+use std::{
+    fs::File,
+    io::{self, Read as _},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde::Deserialize;
+
+pub use self::check::{Problem, Problems};
+
+/// Largest configuration file, bytes.
+pub const MAX_FILE_BYTES: u64 = 1 << 20;
+/// Largest API key file, bytes.
+pub const MAX_KEY_BYTES: u64 = 4096;
+
+/// Everything the operator decides.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Whether decisions bind, for engines without a mode of their own.
+    pub mode: Mode,
+    /// Where callers come in.
+    pub socket: Socket,
+    /// Bounds of the server.
+    pub limits: Limits,
+    /// How requests are decided.
+    pub admission: Admission,
+    /// The NVML source.
+    pub nvml: Nvml,
+    /// The vLLM source.
+    pub vllm: Vllm,
+    /// Engines named by the operator, beside those found.
+    pub engine: Vec<Engine>,
+    /// Logging.
+    pub log: Log,
+}
+
+/// Whether decisions bind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Denials are denials.
+    #[default]
+    Enforce,
+    /// Only static limits and process state deny.
+    Observe,
+}
+
+/// `[socket]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Socket {
+    /// Absolute path of the Unix socket, at most 107 bytes. Not used where systemd passes a socket.
+    pub path: PathBuf,
+    /// Permission bits in octal.
+    pub mode: String,
+    /// Group that owns the file, by name. Absent: the daemon's own.
+    pub group: Option<String>,
+    /// Uids that may call, beside root, the daemon's own, and members of the file's group.
+    pub allowed_uids: Vec<u32>,
+    /// Gids whose members may call.
+    pub allowed_gids: Vec<u32>,
+}
+
+impl Default for Socket {
+    fn default() -> Self {
+        Self {
+            path: "/run/gpuadmit/gpuadmit.sock".into(),
+            mode: "0660".into(),
+            group: None,
+            allowed_uids: Vec::new(),
+            allowed_gids: Vec::new(),
+        }
+    }
+}
+
+impl Socket {
+    /// The permission bits; `None` when [`Self::mode`] is no octal number up to 0777.
+    #[must_use]
+    pub fn mode_bits(&self) -> Option<u32> {
+        u32::from_str_radix(&self.mode, 8).ok().filter(|bits| *bits <= 0o777)
+    }
+}
+
+/// `[limits]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Connections at once; one more is closed at once.
+    pub connections: u32,
+    /// Calls open at once on one connection.
+    pub streams_per_connection: u32,
+    /// Largest message, bytes.
+    pub message_bytes: u32,
+    /// Largest header list of a call, bytes.
+    pub header_bytes: u32,
+    /// A connection without an open call is closed after this time.
+    pub idle_ms: u64,
+    /// A connection is asked for a sign of life this often, and closed when it gives none in that time again.
+    pub keepalive_ms: u64,
+    /// Reservations held at once.
+    pub reservations: u32,
+    /// Time between two snapshots.
+    pub snapshot_interval_ms: u64,
+    /// Threads. Absent: the number of cores, at most 4.
+    pub workers: Option<u32>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 128,
+            streams_per_connection: 128,
+            message_bytes: 4 << 20,
+            header_bytes: 16 << 10,
+            idle_ms: 600_000,
+            keepalive_ms: 30_000,
+            reservations: 4096,
+            snapshot_interval_ms: 100,
+            workers: None,
+        }
+    }
+}
+
+impl Limits {
+    /// Threads to use on a machine with `cores` cores.
+    #[must_use]
+    pub fn worker_threads(&self, cores: usize) -> usize {
+        self.workers.and_then(|n| usize::try_from(n).ok()).unwrap_or(cores.min(4)).max(1)
+    }
+}
+
+/// `[admission]`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Admission {
+    /// Most of a pool that may be promised, share 0 to 1.
+    pub ceiling: f64,
+    /// Output tokens assumed for a request without max_tokens.
+    pub default_max_tokens: u64,
+    /// Largest max_tokens granted. Absent: the context window alone limits.
+    pub max_tokens_limit: Option<u64>,
+    /// Above that: grant the limit (true) or deny (false).
+    pub clamp_max_tokens: bool,
+    /// Lease of a reservation.
+    pub lease_ms: u64,
+    /// An orphan is forgotten after this time.
+    pub orphan_cap_ms: u64,
+    /// An admitted request is believed to have reached its engine after this time.
+    pub delivery_grace_ms: u64,
+    /// Age at which a device's figures are no longer believed.
+    pub device_stale_ms: u64,
+    /// Growth of co-tenants that counts as a danger.
+    pub co_tenant_growth_bytes: u64,
+    /// Free device memory below which such growth denies.
+    pub device_floor_bytes: u64,
+}
+
+impl Default for Admission {
+    fn default() -> Self {
+        Self {
+            ceiling: 1.0,
+            default_max_tokens: 1024,
+            max_tokens_limit: None,
+            clamp_max_tokens: true,
+            lease_ms: 60_000,
+            orphan_cap_ms: 600_000,
+            delivery_grace_ms: 1_000,
+            device_stale_ms: 2_000,
+            co_tenant_growth_bytes: 512 << 20,
+            device_floor_bytes: 1 << 30,
+        }
+    }
+}
+
+/// `[nvml]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Nvml {
+    /// Whether devices are read at all.
+    pub enabled: bool,
+    /// Library: a name for the dynamic linker, or an absolute path.
+    pub library: PathBuf,
+    /// Time between two readings of memory.
+    pub memory_interval_ms: u64,
+    /// Time between two listings of processes.
+    pub process_interval_ms: u64,
+}
+
+impl Default for Nvml {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            library: "libnvidia-ml.so.1".into(),
+            memory_interval_ms: 100,
+            process_interval_ms: 2_000,
+        }
+    }
+}
+
+/// `[vllm]`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Vllm {
+    /// Whether engines are looked for among the processes.
+    pub discover: bool,
+    /// Time between two looks.
+    pub discover_interval_ms: u64,
+    /// CPU that scraping may cost an engine, share of one core 0 to 1.
+    pub scrape_cpu_share: f64,
+    /// Shortest time between two scrapes of an engine.
+    pub scrape_interval_min_ms: u64,
+    /// Longest time between two scrapes of an engine.
+    pub scrape_interval_max_ms: u64,
+    /// A scrape without a whole answer fails after this time.
+    pub scrape_timeout_ms: u64,
+}
+
+impl Default for Vllm {
+    fn default() -> Self {
+        Self {
+            discover: true,
+            discover_interval_ms: 1_000,
+            scrape_cpu_share: 0.01,
+            scrape_interval_min_ms: 50,
+            scrape_interval_max_ms: 1_000,
+            scrape_timeout_ms: 2_000,
+        }
+    }
+}
+
+/// `[[engine]]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Engine {
+    /// Unique id.
+    pub id: String,
+    /// `http://HOST:PORT` or `unix:/path`. Absent: the entry only sets the mode or key of an engine that is found.
+    pub address: Option<String>,
+    /// Models it serves. Empty: ask it.
+    #[serde(default)]
+    pub models: Vec<String>,
+    /// Whether decisions bind. Absent: as the node.
+    pub mode: Option<Mode>,
+    /// File with the API key it wants.
+    pub api_key_file: Option<PathBuf>,
+}
+
+/// `[log]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    /// `error`, `warn`, `info`, `debug`, `trace`, or directives like `info,gpuadmitd::source=debug`.
+    pub level: String,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { level: "info".into() }
+    }
+}
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file is too large to be one.
+    #[error("{path} is larger than {MAX_FILE_BYTES} bytes")]
+    TooLarge {
+        /// Which.
+        path: PathBuf,
+    },
+    /// It is no TOML, has an unknown key, or a value of another type.
+    #[error("{path}: {source}")]
+    Parse {
+        /// Which.
+        path: PathBuf,
+        /// Where and what.
+        source: Box<toml::de::Error>,
+    },
+    /// Values are out of their range.
+    #[error("{0}")]
+    Check(#[from] Problems),
+}
+
+impl Config {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// [`ConfigError`]; all values out of range at once.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = read(path)?;
+        let config: Self = toml::from_str(&text)
+            .map_err(|source| ConfigError::Parse { path: path.to_owned(), source: Box::new(source) })?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Time between two snapshots.
+    #[must_use]
+    pub fn snapshot_interval(&self) -> Duration {
+        Duration::from_millis(self.limits.snapshot_interval_ms)
+    }
+}
+
+fn read(path: &Path) -> Result<String, ConfigError> {
+    let mut text = String::new();
+    let bytes = File::open(path)
+        .and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text))
+        .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+    if u64::try_from(bytes).is_ok_and(|bytes| bytes <= MAX_FILE_BYTES) {
+        Ok(text)
+    } else {
+        Err(ConfigError::TooLarge { path: path.to_owned() })
+    }
+}

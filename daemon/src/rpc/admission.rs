@@ -1,0 +1,101 @@
+//! `gpuadmit.v1.Admission`: decode, ask the node, encode.
+
+use gpuadmit_core::units::Tokens;
+use gpuadmit_core::{node::Completed, request::SessionId};
+use gpuadmit_proto::v1::{
+    AdmitRequest, AdmitResponse, CompleteRequest, CompleteResponse, ProgressRequest, ProgressResponse,
+    SessionRequest, admission_server,
+};
+use tokio::sync::watch;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::{
+    Parts, convert,
+    peer::peer_of,
+    session::{Calls, Session},
+    until::Until,
+};
+use crate::handle::Handle;
+
+/// The service.
+pub(super) struct Admission {
+    handle: Handle,
+    stopping: watch::Receiver<bool>,
+}
+
+impl Admission {
+    pub(super) fn new(parts: &Parts) -> Self {
+        Self { handle: parts.handle.clone(), stopping: parts.stopping.clone() }
+    }
+}
+
+#[tonic::async_trait]
+impl admission_server::Admission for Admission {
+    type SessionStream = Until<Session<Streaming<SessionRequest>>>;
+
+    async fn admit(&self, request: Request<AdmitRequest>) -> Result<Response<AdmitResponse>, Status> {
+        let uid = peer_of(&request)?.uid;
+        admit(&self.handle, uid, None, request.get_ref()).map(Response::new)
+    }
+
+    async fn progress(
+        &self,
+        request: Request<ProgressRequest>,
+    ) -> Result<Response<ProgressResponse>, Status> {
+        let uid = peer_of(&request)?.uid;
+        progress(&self.handle, uid, request.get_ref()).map(Response::new)
+    }
+
+    async fn complete(
+        &self,
+        request: Request<CompleteRequest>,
+    ) -> Result<Response<CompleteResponse>, Status> {
+        let uid = peer_of(&request)?.uid;
+        complete(&self.handle, uid, request.get_ref()).map(Response::new)
+    }
+
+    async fn session(
+        &self,
+        request: Request<Streaming<SessionRequest>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        let calls = Calls::new(self.handle.clone(), peer_of(&request)?.uid);
+        let session = Session::new(calls, request.into_inner());
+        Ok(Response::new(Until::new(self.stopping.clone(), session)))
+    }
+}
+
+pub(super) fn admit(
+    handle: &Handle,
+    uid: u32,
+    session: Option<SessionId>,
+    request: &AdmitRequest,
+) -> Result<AdmitResponse, Status> {
+    let request = convert::request(request, uid, session).map_err(convert::invalid)?;
+    handle.admit(&request).map(convert::decision).map_err(convert::invalid)
+}
+
+pub(super) fn progress(
+    handle: &Handle,
+    uid: u32,
+    request: &ProgressRequest,
+) -> Result<ProgressResponse, Status> {
+    let of = convert::reference(request.reservation.as_ref(), uid).map_err(convert::invalid)?;
+    let lease = handle.progress(of, Tokens(request.generated_tokens));
+    let lease =
+        lease.ok_or_else(|| Status::not_found("reservation: not held; it ended, or its engine died"))?;
+    Ok(ProgressResponse { lease_ms: convert::millis(lease) })
+}
+
+pub(super) fn complete(
+    handle: &Handle,
+    uid: u32,
+    request: &CompleteRequest,
+) -> Result<CompleteResponse, Status> {
+    let of = convert::reference(request.reservation.as_ref(), uid).map_err(convert::invalid)?;
+    let completion = convert::completion(request).map_err(convert::invalid)?;
+    match handle.complete(of, completion) {
+        Completed::Held => Ok(CompleteResponse { was_held: true }),
+        Completed::Ended => Ok(CompleteResponse { was_held: false }),
+        Completed::NeverGiven => Err(Status::not_found("reservation: this daemon never gave it out")),
+    }
+}

@@ -1,0 +1,51 @@
+//! Ranges of the fields of `gpuadmit.v1`, as its `.proto` files promise them. An error names the field, the value (or
+//! its length: never its text), and what is allowed.
+
+use std::ops::RangeInclusive;
+
+use gpuadmit_core::request::{MAX_NAME_BYTES, RequestError};
+
+/// Checks a number.
+pub(super) fn number<T: Into<u64> + Copy>(
+    field: &'static str,
+    value: T,
+    range: RangeInclusive<u64>,
+    allowed: &'static str,
+) -> Result<T, RequestError> {
+    if range.contains(&value.into()) {
+        return Ok(value);
+    }
+    Err(RequestError::OutOfRange { field, value: value.into().to_string(), allowed })
+}
+
+/// Checks a number that may be absent.
+pub(super) fn optional<T: Into<u64> + Copy>(
+    field: &'static str,
+    value: Option<T>,
+    range: RangeInclusive<u64>,
+    allowed: &'static str,
+) -> Result<Option<T>, RequestError> {
+    value.map(|value| number(field, value, range, allowed)).transpose()
+}
+
+/// Checks a name of at most [`MAX_NAME_BYTES`] bytes that may be absent; an empty one is.
+pub(super) fn name<'a>(
+    field: &'static str,
+    value: Option<&'a String>,
+) -> Result<Option<&'a str>, RequestError> {
+    let Some(value) = value else { return Ok(None) };
+    if value.len() > MAX_NAME_BYTES {
+        return Err(length(field, value.len(), "at most 128 bytes"));
+    }
+    Ok(Some(value.as_str()).filter(|value| !value.is_empty()))
+}
+
+/// A value of `bytes` bytes is too short or too long.
+pub(super) fn length(field: &'static str, bytes: usize, allowed: &'static str) -> RequestError {
+    RequestError::OutOfRange { field, value: format!("{bytes} bytes"), allowed }
+}
+
+/// A field that must be there is absent.
+pub(super) fn absent(field: &'static str, allowed: &'static str) -> RequestError {
+    RequestError::OutOfRange { field, value: "absent".into(), allowed }
+}

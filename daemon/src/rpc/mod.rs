@@ -1,0 +1,120 @@
+//! The gRPC server: `gpuadmit.v1` and the standard health and reflection services.
+
+mod activity;
+mod admission;
+mod check;
+mod convert;
+mod gate;
+mod node;
+mod peer;
+mod peer_groups;
+mod session;
+mod status;
+mod until;
+
+use std::{convert::Infallible, pin::Pin, sync::Arc, time::Duration};
+
+use gpuadmit_proto::{
+    FILE_DESCRIPTOR_SET,
+    v1::{admission_server::AdmissionServer, node_server::NodeServer},
+};
+use http::{Request, Response};
+use tokio::sync::watch;
+use tonic::{Status, body::Body, server::NamedService};
+use tonic_health::{
+    ServingStatus,
+    pb::health_server::HealthServer,
+    server::{HealthReporter, HealthService},
+};
+use tonic_reflection::server::{Builder, Error};
+use tower::{Service as _, ServiceExt as _, util::BoxCloneSyncService};
+
+use self::{admission::Admission, node::Node};
+pub use self::{
+    gate::Gate,
+    peer::{Allowed, Peer},
+};
+use crate::handle::Handle;
+
+/// Lets go of the driver for a time; true when the process that held it has ended.
+pub type ReleaseGpu = Arc<dyn Fn(Duration) -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync>;
+
+/// What the services need.
+#[derive(Clone)]
+pub struct Parts {
+    /// The node.
+    pub handle: Handle,
+    /// Whether it is simulated.
+    pub simulated: bool,
+    /// How to let go of the driver; `None`: NVML is not in use.
+    pub release_gpu: Option<ReleaseGpu>,
+    /// Largest message, bytes.
+    pub message_bytes: usize,
+    /// True once the daemon stops.
+    pub stopping: watch::Receiver<bool>,
+}
+
+/// All services. Routing is a match on the path: nothing is looked up in a table, nothing allocated.
+pub struct Services {
+    admission: AdmissionServer<Admission>,
+    node: NodeServer<Node>,
+    health: HealthServer<HealthService>,
+    health_reporter: HealthReporter,
+    reflection: Boxed,
+    reflection_alpha: Boxed,
+}
+
+type Boxed = BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>;
+type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+const HEALTH: &str = "grpc.health.v1.Health";
+const REFLECTION: &str = "grpc.reflection.v1.ServerReflection";
+const REFLECTION_ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
+const ADMISSION: &str = <AdmissionServer<Admission> as NamedService>::NAME;
+const NODE: &str = <NodeServer<Node> as NamedService>::NAME;
+
+impl Services {
+    /// The services over `parts`.
+    ///
+    /// # Errors
+    /// The descriptors compiled into the program are broken.
+    pub fn new(parts: &Parts) -> Result<Self, Error> {
+        let most = parts.message_bytes;
+        let health_reporter = HealthReporter::new();
+        let health = HealthService::from_health_reporter(health_reporter.clone());
+        Ok(Self {
+            admission: AdmissionServer::new(Admission::new(parts)).max_decoding_message_size(most),
+            node: NodeServer::new(Node::new(parts)).max_decoding_message_size(most),
+            health: HealthServer::new(health).max_decoding_message_size(most),
+            health_reporter,
+            reflection: BoxCloneSyncService::new(descriptors().build_v1()?),
+            reflection_alpha: BoxCloneSyncService::new(descriptors().build_v1alpha()?),
+        })
+    }
+
+    /// What health checks are told, of the server ("") and of each service.
+    pub async fn set_serving(&self, serving: bool) {
+        let status = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
+        for service in ["", ADMISSION, NODE] {
+            self.health_reporter.set_service_status(service, status).await;
+        }
+    }
+
+    fn call(&self, request: Request<Body>) -> Answer {
+        let service = request.uri().path().strip_prefix('/').and_then(|path| path.split_once('/'));
+        match service.map(|(service, _method)| service) {
+            Some(ADMISSION) => self.admission.clone().call(request),
+            Some(NODE) => self.node.clone().call(request),
+            Some(HEALTH) => self.health.clone().call(request),
+            Some(REFLECTION) => Box::pin(self.reflection.clone().oneshot(request)),
+            Some(REFLECTION_ALPHA) => Box::pin(self.reflection_alpha.clone().oneshot(request)),
+            _ => Box::pin(async { Ok(Status::unimplemented("no such service").into_http()) }),
+        }
+    }
+}
+
+fn descriptors() -> Builder<'static> {
+    Builder::configure()
+        .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+}

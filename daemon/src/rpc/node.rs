@@ -1,0 +1,208 @@
+//! `gpuadmit.v1.Node`: what operators and monitors read, from snapshots and histories.
+
+use std::{sync::Arc, time::Duration};
+
+use gpuadmit_core::{event::Event, snapshot::Snapshot};
+use gpuadmit_proto::v1::{
+    EngineHeadroom, ExplainRequest, ExplainResponse, ReleaseGpuRequest, ReleaseGpuResponse, StatusRequest,
+    StatusResponse, WatchEventsRequest, WatchEventsResponse, WatchHeadroomRequest, WatchHeadroomResponse,
+    explain_request::What, node_server,
+};
+use tokio::{
+    sync::{mpsc, watch},
+    time::{Instant, sleep},
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+
+use super::{
+    Parts, ReleaseGpu, check,
+    convert::{self, invalid, millis},
+    peer::peer_of,
+    status::{self, Clocks},
+    until::Until,
+};
+use crate::handle::Handle;
+
+const EVENTS_DEFAULT: u32 = 10;
+const EVENTS_MOST: u64 = 256;
+const EXPLAINED_MOST: u64 = 256;
+/// Events read under the lock at once.
+const EVENTS_BATCH: usize = 64;
+/// Messages that wait for one slow reader.
+const WATCH_QUEUE: usize = 4;
+const WATCH_INTERVAL_DEFAULT_MS: u32 = 100;
+const RELEASE_MOST_MS: u64 = 86_400_000;
+
+type Watched<T> = Until<ReceiverStream<Result<T, Status>>>;
+
+/// The service.
+pub(super) struct Node {
+    parts: Parts,
+    started: Instant,
+}
+
+impl Node {
+    pub(super) fn new(parts: &Parts) -> Self {
+        Self { parts: parts.clone(), started: Instant::now() }
+    }
+
+    fn watched<T>(&self, messages: mpsc::Receiver<Result<T, Status>>) -> Response<Watched<T>> {
+        Response::new(Until::new(self.parts.stopping.clone(), ReceiverStream::new(messages)))
+    }
+}
+
+#[tonic::async_trait]
+impl node_server::Node for Node {
+    type WatchHeadroomStream = Watched<WatchHeadroomResponse>;
+    type WatchEventsStream = Watched<WatchEventsResponse>;
+
+    async fn status(&self, request: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
+        let events = request.get_ref().events;
+        let events = check::optional("events", events, 0..=EVENTS_MOST, "0 to 256").map_err(invalid)?;
+        let events = usize::try_from(events.unwrap_or(EVENTS_DEFAULT)).unwrap_or(usize::MAX);
+        Ok(Response::new(StatusResponse {
+            version: env!("CARGO_PKG_VERSION").into(),
+            uptime_ms: millis(self.started.elapsed()),
+            simulated: self.parts.simulated,
+            ..status::status(&self.parts.handle.snapshot(), events)
+        }))
+    }
+
+    async fn watch_headroom(
+        &self,
+        request: Request<WatchHeadroomRequest>,
+    ) -> Result<Response<Self::WatchHeadroomStream>, Status> {
+        let request = request.into_inner();
+        let every = check::optional("min_interval_ms", request.min_interval_ms, 10..=60_000, "10 to 60000");
+        let every = every.map_err(invalid)?.unwrap_or(WATCH_INTERVAL_DEFAULT_MS);
+        check::name("engine", request.engine.as_ref()).map_err(invalid)?;
+        let (sender, receiver) = mpsc::channel(WATCH_QUEUE);
+        let snapshots = self.parts.handle.watch();
+        let wanted = request.engine.filter(|engine| !engine.is_empty());
+        tokio::spawn(watch_headroom(snapshots, wanted, Duration::from_millis(every.into()), sender));
+        Ok(self.watched(receiver))
+    }
+
+    async fn watch_events(
+        &self,
+        request: Request<WatchEventsRequest>,
+    ) -> Result<Response<Self::WatchEventsStream>, Status> {
+        let request = request.into_inner();
+        let (sender, receiver) = mpsc::channel(WATCH_QUEUE);
+        let handle = self.parts.handle.clone();
+        tokio::spawn(watch_events(handle, request.after.unwrap_or(0), request.follow, sender));
+        Ok(self.watched(receiver))
+    }
+
+    async fn explain(&self, request: Request<ExplainRequest>) -> Result<Response<ExplainResponse>, Status> {
+        let uid = peer_of(&request)?.uid;
+        let handle = &self.parts.handle;
+        let explained = match &request.get_ref().what {
+            Some(What::Last(most)) => {
+                let most = check::number("last", *most, 1..=EXPLAINED_MOST, "1 to 256").map_err(invalid)?;
+                handle.explain_newest(usize::try_from(most).unwrap_or(usize::MAX))
+            }
+            Some(What::Reservation(reference)) => {
+                let of = convert::reference(Some(reference), uid).map_err(invalid)?;
+                let kept = handle.explain(of);
+                vec![kept.ok_or_else(|| Status::not_found("reservation: its record is not kept"))?]
+            }
+            None => return Err(invalid(check::absent("what", "one of reservation, last"))),
+        };
+        let clocks = Clocks::read();
+        let decisions = explained.iter().map(|one| status::explained(one, clocks)).collect();
+        Ok(Response::new(ExplainResponse { decisions }))
+    }
+
+    async fn release_gpu(
+        &self,
+        request: Request<ReleaseGpuRequest>,
+    ) -> Result<Response<ReleaseGpuResponse>, Status> {
+        let duration = request.get_ref().duration_ms;
+        if duration != 0 {
+            let allowed = "0, or 1000 to 86400000";
+            check::number("duration_ms", duration, 1_000..=RELEASE_MOST_MS, allowed).map_err(invalid)?;
+        }
+        let release: &ReleaseGpu = self.parts.release_gpu.as_ref().ok_or_else(|| {
+            Status::failed_precondition("NVML is not in use (nvml.enabled, --simulate): nothing is held")
+        })?;
+        let released = release(Duration::from_millis(duration)).await;
+        Ok(Response::new(ReleaseGpuResponse { released }))
+    }
+}
+
+/// Sends the headroom of the engines watched whenever it has changed, at most once in `every`.
+async fn watch_headroom(
+    mut snapshots: watch::Receiver<Arc<Snapshot>>,
+    wanted: Option<String>,
+    every: Duration,
+    to: mpsc::Sender<Result<WatchHeadroomResponse, Status>>,
+) {
+    let mut told: Option<Vec<EngineHeadroom>> = None;
+    loop {
+        let engines = status::engine_headrooms(&snapshots.borrow_and_update(), wanted.as_deref());
+        if told.as_ref().is_none_or(|told| changed(told, &engines)) {
+            let message = WatchHeadroomResponse { engines: engines.clone() };
+            if to.send(Ok(message)).await.is_err() {
+                return;
+            }
+            told = Some(engines);
+            sleep(every).await;
+        }
+        tokio::select! {
+            changed = snapshots.changed() => if changed.is_err() { return },
+            () = to.closed() => return,
+        }
+    }
+}
+
+/// Whether something else than the age of figures has changed.
+fn changed(before: &[EngineHeadroom], now: &[EngineHeadroom]) -> bool {
+    let figures = |one: &EngineHeadroom| {
+        one.headroom.as_ref().map(|room| (room.blocks, room.blocks_lower, room.tokens, room.tokens_lower))
+    };
+    let same = |a: &EngineHeadroom, b: &EngineHeadroom| {
+        a.engine == b.engine && a.state == b.state && figures(a) == figures(b)
+    };
+    before.len() != now.len() || !before.iter().zip(now).all(|(a, b)| same(a, b))
+}
+
+/// Sends events behind a cursor, then live ones if asked to `follow`.
+async fn watch_events(
+    handle: Handle,
+    after: u64,
+    follow: bool,
+    to: mpsc::Sender<Result<WatchEventsResponse, Status>>,
+) {
+    let mut newest = handle.newest_event();
+    // A cursor ahead of the history is one of an earlier run of the daemon: all of this run's events are new to it.
+    let mut cursor = if after > *newest.borrow_and_update() { 0 } else { after };
+    loop {
+        newest.mark_unchanged();
+        let (events, mut missed) = handle.events_after(cursor, EVENTS_BATCH);
+        let caught_up = events.len() < EVENTS_BATCH;
+        let clocks = Clocks::read();
+        for event in &events {
+            cursor = event.cursor;
+            let message = message(event, std::mem::take(&mut missed), clocks);
+            if to.send(Ok(message)).await.is_err() {
+                return;
+            }
+        }
+        if !caught_up {
+            continue;
+        }
+        if !follow {
+            return;
+        }
+        tokio::select! {
+            changed = newest.changed() => if changed.is_err() { return },
+            () = to.closed() => return,
+        }
+    }
+}
+
+fn message(event: &Event, missed: u64, clocks: Clocks) -> WatchEventsResponse {
+    WatchEventsResponse { event: Some(status::event(event, clocks)), missed }
+}

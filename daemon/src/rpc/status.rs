@@ -1,0 +1,315 @@
+//! Between the node's snapshots, events and decision records and the `gpuadmit.v1` messages that operators read.
+
+use std::time::SystemTime;
+
+use gpuadmit_core::{
+    event::{Event, Severity},
+    explain::{Record, Terms},
+    node::Standing,
+    observation::{EngineProcess, ProcessRole, SourceHealth},
+    request::Class,
+    settings::Mode,
+    snapshot::{
+        DecisionCounts, DeviceSnapshot, EngineSnapshot, EngineState, MemorySplit, PoolSnapshot, Snapshot,
+        SourceSnapshot,
+    },
+    units::{Blocks, Bytes, Mono},
+};
+use gpuadmit_proto::v1;
+
+use super::convert::{headroom, millis, reason};
+use crate::{clock, handle::Explained};
+
+/// Wall clock and node's clock, read together, to tell wall-clock times of the node's instants.
+#[derive(Clone, Copy)]
+pub(super) struct Clocks {
+    now: Mono,
+    unix_ms: u64,
+}
+
+impl Clocks {
+    pub(super) fn read() -> Self {
+        let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Self { now: clock::now(), unix_ms: millis(unix) }
+    }
+
+    fn unix_ms(self, at: Mono) -> u64 {
+        self.unix_ms.saturating_sub(millis(self.now.since(at)))
+    }
+}
+
+/// What a snapshot tells, but for what is the server's own: version, uptime, simulated.
+pub(super) fn status(from: &Snapshot, events: usize) -> v1::StatusResponse {
+    let clocks = Clocks::read();
+    let skip = from.events.len().saturating_sub(events);
+    v1::StatusResponse {
+        epoch: from.epoch & 0x00ff_ffff,
+        engines: from.engines.iter().map(|one| engine(one, clocks.now)).collect(),
+        devices: from.devices.iter().map(device).collect(),
+        sources: from.sources.iter().map(source).collect(),
+        events: from.events.iter().skip(skip).map(|one| event(one, clocks)).collect(),
+        decisions: Some(counts(&from.decisions)),
+        reservations: from.reservations,
+        reservations_limit: from.reservations_limit,
+        ..v1::StatusResponse::default()
+    }
+}
+
+fn counts(from: &DecisionCounts) -> v1::DecisionCounts {
+    let by_reason = from.by_reason.iter();
+    v1::DecisionCounts {
+        admitted: from.admitted,
+        denied: from.denied,
+        would_have_denied: from.would_have_denied,
+        by_reason: by_reason
+            .map(|&(why, count)| v1::ReasonCount { reason: reason(why).into(), count })
+            .collect(),
+    }
+}
+
+fn engine(from: &EngineSnapshot, now: Mono) -> v1::Engine {
+    v1::Engine {
+        id: from.engine.as_ref().into(),
+        address: from.address.as_ref().into(),
+        version: from.version.clone(),
+        models: from.models.iter().map(|model| model.as_ref().into()).collect(),
+        state: state(from.state).into(),
+        state_reason: from.state_reason.clone(),
+        state_for_ms: millis(now.since(from.state_since)),
+        mode: mode(from.mode).into(),
+        headroom: from.headroom.map(headroom),
+        pools: from.pools.iter().map(pool).collect(),
+        max_model_len: from.max_model_len.map(|tokens| tokens.0),
+        devices: from.devices.iter().map(|uuid| uuid.as_ref().into()).collect(),
+        processes: from.processes.iter().map(process).collect(),
+        reservations: from.reservations,
+        orphans: from.orphans,
+        tokens_per_second_per_request: from.token_rate,
+        scrape_interval_ms: from.scrape_interval.map(millis),
+        scrape_cpu_share: from.scrape_cpu_share,
+        bypass_requests: from.bypass_requests,
+    }
+}
+
+/// Headroom of those engines that `wanted` names; all without.
+pub(super) fn engine_headrooms(from: &Snapshot, wanted: Option<&str>) -> Vec<v1::EngineHeadroom> {
+    let engines = from.engines.iter().filter(|one| wanted.is_none_or(|id| id == one.engine.as_ref()));
+    engines
+        .map(|one| v1::EngineHeadroom {
+            engine: one.engine.as_ref().into(),
+            state: state(one.state).into(),
+            headroom: one.headroom.map(headroom),
+        })
+        .collect()
+}
+
+fn pool(from: &PoolSnapshot) -> v1::Pool {
+    let blocks = |blocks: Blocks| blocks.0;
+    v1::Pool {
+        rank: from.rank,
+        blocks_total: from.total.map(blocks),
+        block_size: from.block_size,
+        blocks_reported: from.reported.map(blocks),
+        blocks_corrected: from.corrected.map(|(_, estimate, _)| estimate.0),
+        blocks_corrected_low: from.corrected.map(|(low, _, _)| low.0),
+        blocks_corrected_high: from.corrected.map(|(_, _, high)| high.0),
+        blocks_committed: from.committed.map(blocks),
+        running: from.running,
+        waiting: from.waiting,
+        age_ms: from.age.map(millis),
+    }
+}
+
+fn process(from: &EngineProcess) -> v1::Process {
+    let role = match from.role {
+        ProcessRole::ApiServer => v1::ProcessRole::ApiServer,
+        ProcessRole::EngineCore => v1::ProcessRole::EngineCore,
+        ProcessRole::Worker => v1::ProcessRole::Worker,
+        ProcessRole::Helper => v1::ProcessRole::Helper,
+    };
+    v1::Process { pid: from.pid, role: role.into() }
+}
+
+fn device(from: &DeviceSnapshot) -> v1::Device {
+    let age = from.age;
+    let free =
+        |split: MemorySplit| Some(v1::DeviceHeadroom { bytes: split.memory.free.0, age_ms: millis(age?) });
+    v1::Device {
+        uuid: from.uuid.as_ref().into(),
+        index: from.index,
+        name: from.name.clone(),
+        pci: from.pci.clone(),
+        parent: from.parent.as_ref().map(|uuid| uuid.as_ref().into()),
+        memory: from.memory.map(memory),
+        headroom: from.memory.and_then(free),
+        utilisation_percent: from.utilisation_percent,
+        engines: from.engines.iter().map(|engine| engine.as_ref().into()).collect(),
+        problem: from.problem.clone(),
+    }
+}
+
+fn memory(from: MemorySplit) -> v1::DeviceMemory {
+    let bytes = |bytes: Bytes| bytes.0;
+    v1::DeviceMemory {
+        total_bytes: from.memory.total.0,
+        reserved_bytes: from.memory.reserved.map(bytes),
+        free_bytes: from.memory.free.0,
+        engine_bytes: from.engine.map(bytes),
+        co_tenant_bytes: from.co_tenant.map(bytes),
+        unattributed_bytes: from.unattributed.map(bytes),
+    }
+}
+
+fn source(from: &SourceSnapshot) -> v1::Source {
+    let health = match from.health {
+        SourceHealth::Ok => v1::SourceHealth::Ok,
+        SourceHealth::Degraded => v1::SourceHealth::Degraded,
+        SourceHealth::Failed => v1::SourceHealth::Failed,
+        SourceHealth::Absent => v1::SourceHealth::Absent,
+    };
+    v1::Source {
+        name: from.source.as_ref().into(),
+        health: health.into(),
+        detail: from.detail.clone(),
+        age_ms: Some(millis(from.age)),
+        busy_us: from.busy.map(|busy| u64::try_from(busy.as_micros()).unwrap_or(u64::MAX)),
+    }
+}
+
+pub(super) fn event(from: &Event, clocks: Clocks) -> v1::Event {
+    let severity = match from.kind.severity() {
+        Severity::Info => v1::Severity::Info,
+        Severity::Warning => v1::Severity::Warning,
+        Severity::Critical => v1::Severity::Critical,
+    };
+    v1::Event {
+        cursor: from.cursor,
+        unix_ms: clocks.unix_ms(from.at),
+        severity: severity.into(),
+        kind: from.kind.as_str().into(),
+        engine: from.engine.as_ref().map(|engine| engine.as_ref().into()),
+        device: from.device.as_ref().map(|device| device.as_ref().into()),
+        message: from.message.clone(),
+    }
+}
+
+/// A decision's record and where its reservation stands.
+pub(super) fn explained((record, standing): &Explained, clocks: Clocks) -> v1::DecisionRecord {
+    let class = match record.class {
+        Class::Interactive => v1::PriorityClass::Interactive,
+        Class::Standard => v1::PriorityClass::Standard,
+        Class::Batch => v1::PriorityClass::Batch,
+    };
+    let standing = standing.map(|standing| match standing {
+        Standing::Live => "live",
+        Standing::Orphan => "orphan",
+        Standing::Ended => "ended",
+    });
+    v1::DecisionRecord {
+        unix_ms: clocks.unix_ms(record.at),
+        reservation_id: record.reservation.map(|id| id.0),
+        model: record.model.as_ref().into(),
+        engine: record.engine.as_ref().map(|engine| engine.as_ref().into()),
+        tenant: Some(record.tenant.as_ref()).filter(|tenant| !tenant.is_empty()).map(Into::into),
+        priority_class: class.into(),
+        denied: record.denied.map(|why| reason(why).into()),
+        observed_reason: record.observed.map(|why| reason(why).into()),
+        terms: record.terms.as_ref().map(terms),
+        reservation_state: standing.map(Into::into),
+        message: sentence(record),
+    }
+}
+
+fn terms(from: &Terms) -> v1::Terms {
+    v1::Terms {
+        rank: from.rank,
+        reported: from.reported.map(|blocks| blocks.0),
+        age_ms: from.age.map(millis),
+        growth: from.growth.0,
+        unseen: from.unseen.0,
+        ended: from.ended.0,
+        bypass: from.bypass.0,
+        need: from.need.0,
+        limit: from.limit.map(|blocks| blocks.0),
+        prompt_tokens: from.prompt.0,
+        output_tokens: from.output.0,
+        reservations: from.reservations,
+    }
+}
+
+/// The decision in one sentence.
+fn sentence(record: &Record) -> String {
+    let engine = record.engine.as_deref().map(|engine| format!(" at {engine}")).unwrap_or_default();
+    let verdict = match (record.denied, record.observed) {
+        (Some(why), _) => format!("denied{engine}: {why}"),
+        (None, Some(why)) => format!("admitted{engine}, where enforce mode would have denied: {why}"),
+        (None, None) => format!("admitted{engine}"),
+    };
+    let Some(terms) = record.terms.as_ref() else { return verdict };
+    let or_unknown = |blocks: Option<Blocks>| blocks.map_or("unknown".into(), |blocks| blocks.0.to_string());
+    format!(
+        "{verdict}; reported {} + growth {} + unseen {} − ended {} + bypass {} + need {} against {} blocks",
+        or_unknown(terms.reported),
+        terms.growth.0,
+        terms.unseen.0,
+        terms.ended.0,
+        terms.bypass.0,
+        terms.need.0,
+        or_unknown(terms.limit),
+    )
+}
+
+fn state(from: EngineState) -> v1::EngineState {
+    match from {
+        EngineState::Starting => v1::EngineState::Starting,
+        EngineState::Ready => v1::EngineState::Ready,
+        EngineState::Draining => v1::EngineState::Draining,
+        EngineState::Suspect => v1::EngineState::Suspect,
+        EngineState::Stalled => v1::EngineState::Stalled,
+        EngineState::Asleep => v1::EngineState::Asleep,
+        EngineState::Unknown => v1::EngineState::Unknown,
+        EngineState::Down => v1::EngineState::Down,
+    }
+}
+
+fn mode(from: Mode) -> v1::Mode {
+    match from {
+        Mode::Enforce => v1::Mode::Enforce,
+        Mode::Observe => v1::Mode::Observe,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use gpuadmit_core::request::Reason;
+
+    use super::*;
+
+    #[test]
+    fn wall_clock_times_count_back_from_now() {
+        let clocks = Clocks { now: Mono(5_000_000_000), unix_ms: 1_700_000_000_000 };
+        assert_eq!(clocks.unix_ms(Mono(4_500_000_000)), 1_699_999_999_500);
+        assert_eq!(clocks.unix_ms(Mono(6_000_000_000)), 1_700_000_000_000);
+    }
+
+    #[test]
+    fn a_record_tells_its_sum_in_one_sentence() {
+        let terms = Terms { need: Blocks(7), limit: Some(Blocks(10)), growth: Blocks(4), ..Terms::default() };
+        let record = Record {
+            at: Mono(0),
+            reservation: None,
+            model: "m".into(),
+            engine: Some(Arc::from("vllm-8000")),
+            tenant: "".into(),
+            class: Class::Standard,
+            denied: Some(Reason::KvFull),
+            observed: None,
+            terms: Some(terms),
+        };
+        let expected = "denied at vllm-8000: KV_FULL; reported unknown + growth 4 + unseen 0 − ended 0 + bypass 0 \
+                        + need 7 against 10 blocks";
+        assert_eq!(sentence(&record), expected);
+    }
+}
