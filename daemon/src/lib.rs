@@ -1,9 +1,13 @@
 //! gpuadmitd: sources, servers and wiring around the pure core. The daemon is I/O only.
 
+pub mod args;
 pub mod clock;
 pub mod config;
+pub mod daemon;
 pub mod handle;
 pub mod listen;
 pub mod log;
+pub mod notify;
 pub mod rpc;
 pub mod source;
+pub mod sources;

@@ -1,3 +1,85 @@
-//! gpuadmitd.
+//! `gpuadmitd`: reads the command line and the configuration, then runs the daemon until it is told to stop.
 
-fn main() {}
+use std::{process::ExitCode, thread::available_parallelism, time::Duration};
+
+use anyhow::Context as _;
+use clap::Parser as _;
+use gpuadmitd::{
+    args::{Args, Role},
+    config::{Config, ConfigError},
+    daemon, log,
+    source::nvml::child::{ChildOptions, child_main},
+    sources::Simulation,
+};
+use tokio::{
+    runtime::{Builder, Runtime},
+    signal::unix::{Signal, SignalKind, signal},
+};
+
+/// Exit status for a command line or configuration that is not allowed.
+const REFUSED: u8 = 2;
+/// Time for tasks that block to end; those that do not are left behind.
+const TASK_GRACE: Duration = Duration::from_millis(200);
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if let Some(Role::NvmlChild { arguments }) = args.role {
+        return match ChildOptions::parse(arguments) {
+            Ok(options) => child_main(options),
+            Err(error) => refuse(&error.to_string()),
+        };
+    }
+    let config = match configuration(&args) {
+        Ok(config) => config,
+        Err(error) => return refuse(&error.to_string()),
+    };
+    if args.check_config {
+        println!("ok");
+        return ExitCode::SUCCESS;
+    }
+    log::start(&config.log.level);
+    let simulation = args.simulate.map(|scenario| Simulation { scenario });
+    match run(config, simulation) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn refuse(message: &str) -> ExitCode {
+    eprintln!("{message}");
+    REFUSED.into()
+}
+
+fn configuration(args: &Args) -> Result<Config, ConfigError> {
+    let mut config = args.config.as_deref().map(Config::load).transpose()?.unwrap_or_default();
+    if let Some(path) = &args.socket {
+        config.socket.path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        config.check()?;
+    }
+    Ok(config)
+}
+
+fn run(config: Config, simulation: Option<Simulation>) -> anyhow::Result<()> {
+    let cores = available_parallelism().map_or(1, usize::from);
+    let runtime = runtime(config.limits.worker_threads(cores)).context("cannot start threads")?;
+    let ended = runtime.block_on(async {
+        let (terminate, interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        daemon::run(config, simulation, either(terminate, interrupt)).await.map_err(anyhow::Error::from)
+    });
+    runtime.shutdown_timeout(TASK_GRACE);
+    ended
+}
+
+fn runtime(workers: usize) -> std::io::Result<Runtime> {
+    Builder::new_multi_thread().worker_threads(workers).enable_all().build()
+}
+
+async fn either(mut one: Signal, mut other: Signal) {
+    tokio::select! {
+        _ = one.recv() => {}
+        _ = other.recv() => {}
+    }
+}

@@ -157,8 +157,9 @@ impl Found {
             library,
             "a library name, or an absolute path",
         );
-        self.range("nvml.memory_interval_ms", nvml.memory_interval_ms, 10..=60_000);
+        self.range("nvml.memory_interval_ms", nvml.memory_interval_ms, 10..=10_000);
         self.range("nvml.process_interval_ms", nvml.process_interval_ms, 100..=600_000);
+        self.range("nvml.call_deadline_ms", nvml.call_deadline_ms, 10..=600_000);
     }
 
     fn vllm(&mut self, vllm: &Vllm) {

@@ -192,6 +192,8 @@ pub struct Nvml {
     pub memory_interval_ms: u64,
     /// Time between two listings of processes.
     pub process_interval_ms: u64,
+    /// A call that takes longer counts as hung.
+    pub call_deadline_ms: u64,
 }
 
 impl Default for Nvml {
@@ -200,7 +202,8 @@ impl Default for Nvml {
             enabled: true,
             library: "libnvidia-ml.so.1".into(),
             memory_interval_ms: 100,
-            process_interval_ms: 2_000,
+            process_interval_ms: 5_000,
+            call_deadline_ms: 2_000,
         }
     }
 }

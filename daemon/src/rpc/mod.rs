@@ -20,7 +20,7 @@ use gpuadmit_proto::{
 };
 use http::{Request, Response};
 use tokio::sync::watch;
-use tonic::{Status, body::Body, server::NamedService};
+use tonic::{Status, body::Body, server::NamedService, transport::Server};
 use tonic_health::{
     ServingStatus,
     pb::health_server::HealthServer,
@@ -34,7 +34,7 @@ pub use self::{
     gate::Gate,
     peer::{Allowed, Peer},
 };
-use crate::handle::Handle;
+use crate::{config::Limits, handle::Handle, listen::Incoming};
 
 /// Lets go of the driver for a time; true when the process that held it has ended.
 pub type ReleaseGpu = Arc<dyn Fn(Duration) -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync>;
@@ -66,6 +66,9 @@ pub struct Services {
 
 type Boxed = BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>;
 type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+/// Longest time until a call begins to be answered, its request's arrival included: the longest `wait_ms`, and a minute.
+const CALL_DEADLINE: Duration = Duration::from_secs(660);
 
 const HEALTH: &str = "grpc.health.v1.Health";
 const REFLECTION: &str = "grpc.reflection.v1.ServerReflection";
@@ -111,6 +114,31 @@ impl Services {
             _ => Box::pin(async { Ok(Status::unimplemented("no such service").into_http()) }),
         }
     }
+}
+
+/// Serves `incoming` until the daemon stops, then waits for its connections to end.
+///
+/// # Errors
+/// The transport's.
+pub async fn serve(
+    incoming: Incoming,
+    services: Arc<Services>,
+    limits: &Limits,
+    mut stopping: watch::Receiver<bool>,
+) -> Result<(), tonic::transport::Error> {
+    let keepalive = Duration::from_millis(limits.keepalive_ms);
+    let stopped = async move {
+        // An error: the one who would tell is gone, which means the same.
+        let _ = stopping.wait_for(|stopping| *stopping).await;
+    };
+    Server::builder()
+        .timeout(CALL_DEADLINE)
+        .max_concurrent_streams(limits.streams_per_connection)
+        .http2_max_header_list_size(limits.header_bytes)
+        .http2_keepalive_interval(Some(keepalive))
+        .http2_keepalive_timeout(Some(keepalive))
+        .serve_with_incoming_shutdown(Gate(services), incoming, stopped)
+        .await
 }
 
 fn descriptors() -> Builder<'static> {

@@ -1,0 +1,94 @@
+//! One run of the daemon, from the socket to the last answer.
+
+use std::{
+    hash::{BuildHasher as _, RandomState},
+    io,
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::{sync::watch, task::JoinSet, time::timeout};
+
+use crate::{
+    config::Config,
+    handle::Handle,
+    listen::{Bound, Incoming, ListenError},
+    notify::{self, Notifier},
+    rpc::{self, Allowed, Parts, Services},
+    sources::{self, Simulation},
+};
+
+/// Time for open calls to be answered once the daemon stops.
+const ANSWER_GRACE: Duration = Duration::from_secs(1);
+
+/// Why the daemon ended unasked.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// No socket.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The system refused something at start.
+    #[error("cannot start: {0}")]
+    Start(#[from] io::Error),
+    /// The descriptors compiled into the program are broken.
+    #[error("cannot describe the API: {0}")]
+    Descriptors(#[from] tonic_reflection::server::Error),
+    /// The server ended.
+    #[error("the server ended: {0}")]
+    Serve(#[from] tonic::transport::Error),
+    /// A task that runs for ever ended.
+    #[error("a task of the daemon ended")]
+    Task,
+}
+
+/// Serves `config` until `stop`; then answers what is open, for at most a second.
+///
+/// # Errors
+/// [`DaemonError`].
+pub async fn run(
+    config: Config,
+    simulation: Option<Simulation>,
+    stop: impl Future<Output = ()>,
+) -> Result<(), DaemonError> {
+    let bound = Bound::new(&config.socket)?;
+    let allowed = Allowed::new(&config.socket, bound.file_gid());
+    let incoming = Incoming::new(bound, allowed, &config.limits)?;
+    let handle = Handle::new(config.settings(), epoch());
+    let sources = sources::start(&config, simulation.as_ref(), &handle)?;
+
+    let (stopping, stopped) = watch::channel(false);
+    let services = Arc::new(Services::new(&Parts {
+        handle: handle.clone(),
+        simulated: simulation.is_some(),
+        release_gpu: sources.release_gpu.clone(),
+        message_bytes: usize::try_from(config.limits.message_bytes).unwrap_or(usize::MAX),
+        stopping: stopped.clone(),
+    })?);
+    services.set_serving(true).await;
+
+    let mut tasks = JoinSet::new();
+    tasks.spawn(handle.clone().run_timeouts());
+    let mut notifier = Notifier::default();
+    tasks.spawn(handle.publish(config.snapshot_interval(), move |snapshot| notifier.published(snapshot)));
+
+    let serving = rpc::serve(incoming, Arc::clone(&services), &config.limits, stopped);
+    tokio::pin!(serving);
+    tokio::select! {
+        () = stop => {}
+        served = &mut serving => return Ok(served?),
+        _ = tasks.join_next() => return Err(DaemonError::Task),
+    }
+    notify::stopping();
+    services.set_serving(false).await;
+    stopping.send_replace(true);
+    match timeout(ANSWER_GRACE, serving).await {
+        Ok(served) => Ok(served?),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Tells this run's reservation ids from those of earlier runs: 24 random bits.
+fn epoch() -> u32 {
+    let random = RandomState::new().hash_one(std::process::id());
+    u32::try_from(random >> 40).unwrap_or(0)
+}
