@@ -1,9 +1,30 @@
-//! The simulated node behind `gpuadmitd --simulate`: GPUs, engines and traffic for those who have no GPU at hand.
+//! The simulated node behind `gpuadmitd --simulate`, for those who have no GPU at hand: GPUs, engines with a vLLM-like
+//! scheduler behind real HTTP, traffic, and incidents.
+//!
+//! ```text
+//!   scenario ──▶ node ──▶ live ──▶ engine (pure) ──▶ pool, stats
+//!                 │        └──▶ http ──▶ exposition, completion
+//!                 ├──▶ traffic ──▶ whoever implements Gate
+//!                 └──▶ device (pure)
+//! ```
 
 #![forbid(unsafe_code)]
 
+mod completion;
+pub mod device;
 pub mod engine;
+mod exposition;
+mod http;
+mod live;
+pub mod node;
 mod number;
 mod pool;
-pub mod random;
+mod random;
+pub mod scenario;
+mod sse;
 pub mod stats;
+pub mod traffic;
+
+pub use live::{Progress, SubmitError};
+pub use node::{Error, SimEngine, SimNode, SimProcess, SimRole};
+pub use scenario::{Scenario, ScenarioError};

@@ -4,17 +4,17 @@ use crate::number::{count, float};
 
 /// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
 #[derive(Clone, Debug)]
-pub struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
     /// A generator whose sequence depends on `seed` alone.
     #[must_use]
-    pub const fn new(seed: u64) -> Self {
+    pub(crate) const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
     /// Next 64 bits.
-    pub const fn bits(&mut self) -> u64 {
+    pub(crate) const fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -23,17 +23,17 @@ impl Random {
     }
 
     /// Uniform in [0, 1).
-    pub fn unit(&mut self) -> f64 {
+    pub(crate) fn unit(&mut self) -> f64 {
         float(self.bits() >> 11) / float(1 << 53)
     }
 
     /// True with `probability`.
-    pub fn chance(&mut self, probability: f64) -> bool {
+    pub(crate) fn chance(&mut self, probability: f64) -> bool {
         self.unit() < probability
     }
 
     /// Exponential with mean 1: the gap between two arrivals of a Poisson process of rate 1.
-    pub fn exponential(&mut self) -> f64 {
+    pub(crate) fn exponential(&mut self) -> f64 {
         -(1.0 - self.unit()).ln()
     }
 
@@ -44,7 +44,7 @@ impl Random {
     }
 
     /// Log-normal length with the given median and 95th percentile, at least 1, at most `max`.
-    pub fn length(&mut self, median: u64, p95: u64, max: u64) -> u64 {
+    pub(crate) fn length(&mut self, median: u64, p95: u64, max: u64) -> u64 {
         let sigma = (float(p95.max(1)) / float(median.max(1))).ln() / Z95;
         let length = float(median) * (sigma * self.normal()).exp();
         count(length).clamp(1, max.max(1))
