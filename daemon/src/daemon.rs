@@ -15,7 +15,7 @@ use crate::{
     listen::{Bound, Incoming, ListenError},
     notify::{self, Notifier},
     rpc::{self, Allowed, Parts, Services},
-    sources::{self, Simulation},
+    sources::{self, Simulation, Sources},
 };
 
 /// Time for open calls to be answered once the daemon stops.
@@ -41,49 +41,69 @@ pub enum DaemonError {
     Task,
 }
 
-/// Serves `config` until `stop`; then answers what is open, for at most a second.
-///
-/// # Errors
-/// [`DaemonError`].
-pub async fn run(
+/// A started daemon: its socket is bound and its sources run; [`Daemon::serve`] answers.
+pub struct Daemon {
     config: Config,
-    simulation: Option<Simulation>,
-    stop: impl Future<Output = ()>,
-) -> Result<(), DaemonError> {
-    let bound = Bound::new(&config.socket)?;
-    let allowed = Allowed::new(&config.socket, bound.file_gid());
-    let incoming = Incoming::new(bound, allowed, &config.limits)?;
-    let handle = Handle::new(config.settings(), epoch());
-    let sources = sources::start(&config, simulation.as_ref(), &handle)?;
+    incoming: Incoming,
+    handle: Handle,
+    services: Arc<Services>,
+    stopping: watch::Sender<bool>,
+    _sources: Sources,
+}
 
-    let (stopping, stopped) = watch::channel(false);
-    let services = Arc::new(Services::new(&Parts {
-        handle: handle.clone(),
-        simulated: simulation.is_some(),
-        release_gpu: sources.release_gpu.clone(),
-        message_bytes: usize::try_from(config.limits.message_bytes).unwrap_or(usize::MAX),
-        stopping: stopped.clone(),
-    })?);
-    services.set_serving(true).await;
-
-    let mut tasks = JoinSet::new();
-    tasks.spawn(handle.clone().run_timeouts());
-    let mut notifier = Notifier::default();
-    tasks.spawn(handle.publish(config.snapshot_interval(), move |snapshot| notifier.published(snapshot)));
-
-    let serving = rpc::serve(incoming, Arc::clone(&services), &config.limits, stopped);
-    tokio::pin!(serving);
-    tokio::select! {
-        () = stop => {}
-        served = &mut serving => return Ok(served?),
-        _ = tasks.join_next() => return Err(DaemonError::Task),
+impl Daemon {
+    /// Takes the socket and starts the sources that `config` asks for.
+    ///
+    /// # Errors
+    /// [`DaemonError`].
+    pub fn start(config: Config, simulation: Option<&Simulation>) -> Result<Self, DaemonError> {
+        let bound = Bound::new(&config.socket)?;
+        let allowed = Allowed::new(&config.socket, bound.file_gid());
+        let incoming = Incoming::new(bound, allowed, &config.limits)?;
+        let handle = Handle::new(config.settings(), epoch());
+        let sources = sources::start(&config, simulation, &handle)?;
+        let stopping = watch::Sender::new(false);
+        let services = Arc::new(Services::new(&Parts {
+            handle: handle.clone(),
+            simulated: simulation.is_some(),
+            release_gpu: sources.release_gpu.clone(),
+            message_bytes: usize::try_from(config.limits.message_bytes).unwrap_or(usize::MAX),
+            stopping: stopping.subscribe(),
+        })?);
+        Ok(Self { config, incoming, handle, services, stopping, _sources: sources })
     }
-    notify::stopping();
-    services.set_serving(false).await;
-    stopping.send_replace(true);
-    match timeout(ANSWER_GRACE, serving).await {
-        Ok(served) => Ok(served?),
-        Err(_) => Ok(()),
+
+    /// The node.
+    #[must_use]
+    pub const fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Serves until `stop`; then answers what is open, for at most a second.
+    ///
+    /// # Errors
+    /// [`DaemonError`].
+    pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), DaemonError> {
+        let Self { config, incoming, handle, services, stopping, _sources } = self;
+        services.set_serving(true).await;
+        let mut tasks = JoinSet::new();
+        tasks.spawn(handle.clone().run_timeouts());
+        let mut notifier = Notifier::default();
+        tasks.spawn(handle.publish(config.snapshot_interval(), move |snapshot| notifier.published(snapshot)));
+        let serving = rpc::serve(incoming, Arc::clone(&services), &config.limits, stopping.subscribe());
+        tokio::pin!(serving);
+        tokio::select! {
+            () = stop => {}
+            served = &mut serving => return Ok(served?),
+            _ = tasks.join_next() => return Err(DaemonError::Task),
+        }
+        notify::stopping();
+        services.set_serving(false).await;
+        stopping.send_replace(true);
+        match timeout(ANSWER_GRACE, serving).await {
+            Ok(served) => Ok(served?),
+            Err(_) => Ok(()),
+        }
     }
 }
 

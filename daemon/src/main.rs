@@ -7,7 +7,8 @@ use clap::Parser as _;
 use gpuadmitd::{
     args::{Args, Role},
     config::{Config, ConfigError},
-    daemon, log,
+    daemon::Daemon,
+    log,
     source::nvml::child::{ChildOptions, child_main},
     sources::Simulation,
 };
@@ -39,7 +40,7 @@ fn main() -> ExitCode {
     }
     log::start(&config.log.level);
     let simulation = args.simulate.map(|scenario| Simulation { scenario });
-    match run(config, simulation) {
+    match run(config, simulation.as_ref()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
@@ -62,12 +63,13 @@ fn configuration(args: &Args) -> Result<Config, ConfigError> {
     Ok(config)
 }
 
-fn run(config: Config, simulation: Option<Simulation>) -> anyhow::Result<()> {
+fn run(config: Config, simulation: Option<&Simulation>) -> anyhow::Result<()> {
     let cores = available_parallelism().map_or(1, usize::from);
     let runtime = runtime(config.limits.worker_threads(cores)).context("cannot start threads")?;
     let ended = runtime.block_on(async {
         let (terminate, interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        daemon::run(config, simulation, either(terminate, interrupt)).await.map_err(anyhow::Error::from)
+        let daemon = Daemon::start(config, simulation)?;
+        Ok(daemon.serve(either(terminate, interrupt)).await?)
     });
     runtime.shutdown_timeout(TASK_GRACE);
     ended

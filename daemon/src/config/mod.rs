@@ -331,3 +331,35 @@ fn read(path: &Path) -> Result<String, ConfigError> {
         Err(ConfigError::TooLarge { path: path.to_owned() })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHIPPED: &str = include_str!("../../../systemd/gpuadmit.toml");
+    /// Keys whose default is to be absent, with an example in the shipped file.
+    const ABSENT: [&str; 3] = ["group", "workers", "max_tokens_limit"];
+
+    #[test]
+    fn the_shipped_file_changes_nothing() {
+        assert_eq!(toml::from_str::<Config>(SHIPPED).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn the_shipped_file_shows_the_defaults() {
+        let tables = SHIPPED.split("#[[engine]]").next().unwrap();
+        let absent = |line: &str| ABSENT.iter().any(|key| line.starts_with(&format!("#{key} =")));
+        let keys = tables.lines().filter(|line| !line.starts_with("# ") && !absent(line));
+        let text: String = keys.map(|line| format!("{}\n", line.trim_start_matches('#'))).collect();
+        assert_eq!(toml::from_str::<Config>(&text).unwrap(), Config::default());
+        assert_eq!(text.matches(" = ").count(), 34, "all 34 keys with a default are shown");
+    }
+
+    #[test]
+    fn the_shipped_example_of_an_engine_is_allowed() {
+        let (_, example) = SHIPPED.split_once("#[[engine]]").unwrap();
+        let config: Config = toml::from_str(&format!("[[engine]]{}", example.replace('#', ""))).unwrap();
+        assert_eq!(config.check(), Ok(()));
+        assert_eq!(config.engine.len(), 1);
+    }
+}

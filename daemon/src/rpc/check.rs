@@ -28,21 +28,17 @@ pub(super) fn optional<T: Into<u64> + Copy>(
     value.map(|value| number(field, value, range, allowed)).transpose()
 }
 
-/// Checks a name of at most [`MAX_NAME_BYTES`] bytes that may be absent; an empty one is.
+/// Checks a name of `least` to [`MAX_NAME_BYTES`] bytes.
 pub(super) fn name<'a>(
     field: &'static str,
-    value: Option<&'a String>,
-) -> Result<Option<&'a str>, RequestError> {
-    let Some(value) = value else { return Ok(None) };
-    if value.len() > MAX_NAME_BYTES {
-        return Err(length(field, value.len(), "at most 128 bytes"));
+    value: &'a str,
+    least: usize,
+    allowed: &'static str,
+) -> Result<&'a str, RequestError> {
+    if (least..=MAX_NAME_BYTES).contains(&value.len()) {
+        return Ok(value);
     }
-    Ok(Some(value.as_str()).filter(|value| !value.is_empty()))
-}
-
-/// A value of `bytes` bytes is too short or too long.
-pub(super) fn length(field: &'static str, bytes: usize, allowed: &'static str) -> RequestError {
-    RequestError::OutOfRange { field, value: format!("{bytes} bytes"), allowed }
+    Err(RequestError::OutOfRange { field, value: format!("{} bytes", value.len()), allowed })
 }
 
 /// A field that must be there is absent.

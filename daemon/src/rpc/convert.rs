@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use gpuadmit_core::{
     request::{
-        self, Admit, Class, Completion, Decision, Deny, MAX_COUNT, MAX_MODEL_BYTES, MAX_NAME_BYTES,
-        MAX_SEQUENCES, Prompt, Reason, Reference, Request, RequestError, ReservationId, SessionId, Verdict,
+        self, Admit, Class, Completion, Decision, Deny, Prompt, Reason, Reference, Request, RequestError,
+        ReservationId, SessionId, Verdict,
     },
     units::Tokens,
 };
@@ -16,9 +16,8 @@ use gpuadmit_proto::v1::{
 };
 use tonic::Status;
 
-use super::check::{absent, length, name, number, optional};
+use super::check::{absent, name, number, optional};
 
-const COUNT: &str = "0 to 4294967295";
 const MAX_TTFT_MS: u64 = 3_600_000;
 const MAX_PACE_MS: u64 = 60_000;
 const MAX_WAIT_MS: u64 = 600_000;
@@ -34,53 +33,49 @@ pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A question, checked, borrowed from its message.
+/// A question, borrowed from its message. The core checks the ranges of what it uses; the rest is checked here.
 pub(super) fn request(
     from: &AdmitRequest,
     peer_uid: u32,
     session: Option<SessionId>,
 ) -> Result<Request<'_>, RequestError> {
-    if !(1..=MAX_MODEL_BYTES).contains(&from.model.len()) {
-        return Err(length("model", from.model.len(), "1 to 256 bytes"));
-    }
-    let max_tokens = optional("max_tokens", from.max_tokens, 1..=MAX_COUNT, "1 to 4294967295")?;
     let ttft = optional("ttft_objective_ms", from.ttft_objective_ms, 1..=MAX_TTFT_MS, "1 to 3600000")?;
     let pace = optional("pace_objective_ms", from.pace_objective_ms, 1..=MAX_PACE_MS, "1 to 60000")?;
     let wait = number("wait_ms", from.wait_ms, 0..=MAX_WAIT_MS, "0 to 600000")?;
-    let objective = |ms: u32| Duration::from_millis(ms.into());
+    let duration = |ms: u32| Duration::from_millis(ms.into());
     Ok(Request {
         model: &from.model,
-        engine: name("engine", from.engine.as_ref())?,
+        engine: not_empty(from.engine.as_ref()),
         prompt: prompt(from.prompt.as_ref())?,
-        max_tokens: max_tokens.map(Tokens),
-        n: optional("n", from.n, 1..=MAX_SEQUENCES.into(), "1 to 128")?.unwrap_or(1),
+        max_tokens: from.max_tokens.map(Tokens),
+        n: from.n.unwrap_or(1),
         has_stop: from.has_stop,
         class: class(from.priority_class)?,
-        tenant: name("tenant", from.tenant.as_ref())?.unwrap_or_default(),
-        session_key: name("session_key", from.session_key.as_ref())?,
-        ttft_objective: ttft.map(objective),
-        pace_objective: pace.map(objective),
-        wait: Duration::from_millis(wait.into()),
-        request_id: name("request_id", from.request_id.as_ref())?,
+        tenant: not_empty(from.tenant.as_ref()).unwrap_or_default(),
+        session_key: not_empty(from.session_key.as_ref()),
+        ttft_objective: ttft.map(duration),
+        pace_objective: pace.map(duration),
+        wait: duration(wait),
+        request_id: not_empty(from.request_id.as_ref()),
         peer_uid,
         session,
         forwards_rank: from.forwards_data_parallel_rank,
     })
 }
 
+/// An empty name is an absent one.
+pub(super) fn not_empty(name: Option<&String>) -> Option<&str> {
+    name.map(String::as_str).filter(|name| !name.is_empty())
+}
+
 /// A body or text counts by its length: a token is at least one byte.
 fn prompt(from: Option<&admit_request::Prompt>) -> Result<Prompt, RequestError> {
-    let bytes = |length: usize| Prompt::Bytes(u64::try_from(length).unwrap_or(u64::MAX));
+    let bytes = |length: usize| Ok(Prompt::Bytes(u64::try_from(length).unwrap_or(u64::MAX)));
     match from {
-        Some(admit_request::Prompt::PromptTokens(tokens)) => {
-            number("prompt_tokens", *tokens, 0..=MAX_COUNT, COUNT)
-                .map(|tokens| Prompt::Tokens(Tokens(tokens)))
-        }
-        Some(admit_request::Prompt::PromptBytes(bytes)) => {
-            number("prompt_bytes", *bytes, 0..=MAX_COUNT, COUNT).map(Prompt::Bytes)
-        }
-        Some(admit_request::Prompt::OpenaiBody(body)) => Ok(bytes(body.len())),
-        Some(admit_request::Prompt::Text(text)) => Ok(bytes(text.len())),
+        Some(admit_request::Prompt::PromptTokens(tokens)) => Ok(Prompt::Tokens(Tokens(*tokens))),
+        Some(admit_request::Prompt::PromptBytes(bytes)) => Ok(Prompt::Bytes(*bytes)),
+        Some(admit_request::Prompt::OpenaiBody(body)) => bytes(body.len()),
+        Some(admit_request::Prompt::Text(text)) => bytes(text.len()),
         None => Err(absent("prompt", "one of prompt_tokens, openai_body, text, prompt_bytes")),
     }
 }
@@ -103,12 +98,10 @@ pub(super) fn reference(from: Option<&ReservationRef>, peer_uid: u32) -> Result<
     match from.and_then(|from| from.r#ref.as_ref()) {
         Some(reservation_ref::Ref::ReservationId(id)) => Ok(Reference::Id(ReservationId(*id))),
         Some(reservation_ref::Ref::Request(key)) => {
-            let id = key.request_id.as_str();
-            if !(1..=MAX_NAME_BYTES).contains(&id.len()) {
-                return Err(length("reservation.request.request_id", id.len(), "1 to 128 bytes"));
-            }
-            let tenant = name("reservation.request.tenant", key.tenant.as_ref())?.unwrap_or_default();
-            Ok(Reference::Request { peer_uid, tenant, request_id: id })
+            let request_id = name("reservation.request.request_id", &key.request_id, 1, "1 to 128 bytes")?;
+            let tenant = key.tenant.as_deref().unwrap_or_default();
+            let tenant = name("reservation.request.tenant", tenant, 0, "at most 128 bytes")?;
+            Ok(Reference::Request { peer_uid, tenant, request_id })
         }
         None => Err(absent("reservation", "one of reservation_id, request")),
     }

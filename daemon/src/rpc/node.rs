@@ -76,7 +76,8 @@ impl node_server::Node for Node {
         let request = request.into_inner();
         let every = check::optional("min_interval_ms", request.min_interval_ms, 10..=60_000, "10 to 60000");
         let every = every.map_err(invalid)?.unwrap_or(WATCH_INTERVAL_DEFAULT_MS);
-        check::name("engine", request.engine.as_ref()).map_err(invalid)?;
+        let engine = request.engine.as_deref().unwrap_or_default();
+        check::name("engine", engine, 0, "at most 128 bytes").map_err(invalid)?;
         let (sender, receiver) = mpsc::channel(WATCH_QUEUE);
         let snapshots = self.parts.handle.watch();
         let wanted = request.engine.filter(|engine| !engine.is_empty());
