@@ -68,7 +68,7 @@ pub fn child_main(options: ChildOptions) -> ! {
     match Output::take_stdout() {
         Ok(output) => Main::start(Shared::new(options, output, ends), ended).run(),
         Err(error) => {
-            tracing::error!(%error, "the NVML child has no output");
+            eprintln!("nvml-child: standard output cannot be used: {error}");
             exit::now()
         }
     }

@@ -11,7 +11,8 @@ pub struct ChildOptions {
     pub library: PathBuf,
     /// Time between two readings of a device's memory. 10 ms to 10 s.
     pub memory_interval: Duration,
-    /// Time between two listings of its processes and MIG instances. 10 ms to 10 min.
+    /// Time between two listings of its processes and MIG instances, and between two attempts at a GPU that is lost or
+    /// cannot be opened. 10 ms to 10 min.
     pub processes_interval: Duration,
     /// A call that takes longer counts as hung. 10 ms to 10 min.
     pub deadline: Duration,

@@ -15,9 +15,6 @@ use super::{
     shared::{Shared, Station},
 };
 
-/// Pause before a GPU that is lost or cannot be opened is tried again.
-const RETRY: Duration = Duration::from_secs(5);
-
 /// Time between two readings of the load.
 const UTILISATION_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -56,7 +53,8 @@ impl Reader {
             let started = Instant::now();
             let answer = self.read(&mut gpu, &mut schedule);
             lost = self.judge(&gpu.whole, answer.err(), lost);
-            let interval = if lost { RETRY } else { self.shared.options.memory_interval };
+            let options = &self.shared.options;
+            let interval = if lost { options.processes_interval } else { options.memory_interval };
             thread::sleep(interval.saturating_sub(started.elapsed()));
         }
     }
@@ -77,7 +75,7 @@ impl Reader {
                 }
                 Err(error) => self.fail(&error),
             }
-            thread::sleep(RETRY);
+            thread::sleep(self.shared.options.processes_interval);
         }
         None
     }
