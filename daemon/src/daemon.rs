@@ -15,7 +15,7 @@ use crate::{
     listen::{Bound, Incoming, ListenError},
     notify::{self, Notifier},
     rpc::{self, Allowed, Parts, Services},
-    sources::{self, Simulation, Sources},
+    sources::{self, Simulation, Sources, SourcesError},
 };
 
 /// Time for open calls to be answered once the daemon stops.
@@ -27,9 +27,12 @@ pub enum DaemonError {
     /// No socket.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The system refused something at start.
-    #[error("cannot start: {0}")]
-    Start(#[from] io::Error),
+    /// The system does not let it wait for connections.
+    #[error("cannot accept connections: {0}")]
+    Accept(#[from] io::Error),
+    /// A source cannot start.
+    #[error(transparent)]
+    Sources(#[from] SourcesError),
     /// The descriptors compiled into the program are broken.
     #[error("cannot describe the API: {0}")]
     Descriptors(#[from] tonic_reflection::server::Error),

@@ -3,11 +3,20 @@
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use crate::{
-    config::{Config, Nvml},
+    config::{self, Config, Nvml, read_bounded},
     handle::Handle,
     rpc::ReleaseGpu,
-    source::nvml::{self, ChildCommand, Origin, child::ChildOptions},
+    source::{
+        nvml::{self, ChildCommand, Origin, child::ChildOptions},
+        vllm::{
+            self, ConfiguredEngine, Options, Vllm,
+            address::{Address, AddressError},
+        },
+    },
 };
+
+/// Largest API key file, bytes.
+const MAX_KEY_BYTES: u64 = 4096;
 
 /// The simulated node to serve instead of the real one.
 #[derive(Clone, Debug, Default)]
@@ -16,35 +25,64 @@ pub struct Simulation {
     pub scenario: Option<PathBuf>,
 }
 
+/// Why a source cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum SourcesError {
+    /// The NVML child would be this program, whose path cannot be told.
+    #[error("cannot name the NVML child: {0}")]
+    Child(io::Error),
+    /// An engine's API key cannot be read.
+    #[error("engine {engine:?}: api_key_file: cannot read {path}: {source}")]
+    Key {
+        /// Engine id.
+        engine: String,
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// An engine's address is none.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+}
+
 /// The running sources; they stop when this is dropped.
 #[derive(Default)]
 pub(crate) struct Sources {
     /// How to let go of the driver; `None`: NVML is not in use.
     pub(crate) release_gpu: Option<ReleaseGpu>,
+    _vllm: Option<Vllm>,
 }
 
 /// Starts the sources of `config`.
 ///
 /// # Errors
-/// The NVML child cannot be named.
+/// [`SourcesError`].
 pub(crate) fn start(
     config: &Config,
     simulation: Option<&Simulation>,
     handle: &Handle,
-) -> io::Result<Sources> {
+) -> Result<Sources, SourcesError> {
     if simulation.is_some() {
         return Ok(Sources::default());
     }
-    let mut sources = Sources::default();
-    if config.nvml.enabled {
-        let command = ChildCommand::this_program(&child_options(&config.nvml))?;
-        let nvml = nvml::spawn(Origin::Child(command), handle.observer());
-        sources.release_gpu = Some(Arc::new(move |duration| {
-            let nvml = nvml.clone();
-            Box::pin(async move { nvml.release(duration).await })
-        }));
-    }
-    Ok(sources)
+    let options = vllm_options(config)?;
+    let wanted = options.discover || !options.engines.is_empty();
+    let vllm = wanted.then(|| vllm::spawn(options, handle.observer()));
+    let release_gpu = config.nvml.enabled.then(|| start_nvml(&config.nvml, handle)).transpose()?;
+    Ok(Sources { release_gpu, _vllm: vllm })
+}
+
+fn start_nvml(nvml: &Nvml, handle: &Handle) -> Result<ReleaseGpu, SourcesError> {
+    let command = ChildCommand::this_program(&child_options(nvml)).map_err(SourcesError::Child)?;
+    Ok(release_gpu(nvml::spawn(Origin::Child(command), handle.observer())))
+}
+
+fn release_gpu(nvml: nvml::Nvml) -> ReleaseGpu {
+    Arc::new(move |duration| {
+        let nvml = nvml.clone();
+        Box::pin(async move { nvml.release(duration).await })
+    })
 }
 
 fn child_options(nvml: &Nvml) -> ChildOptions {
@@ -56,6 +94,42 @@ fn child_options(nvml: &Nvml) -> ChildOptions {
     }
 }
 
+fn vllm_options(config: &Config) -> Result<Options, SourcesError> {
+    let vllm = &config.vllm;
+    Ok(Options {
+        discover: vllm.discover,
+        engines: config.engine.iter().map(engine).collect::<Result<_, _>>()?,
+        scan_interval: Duration::from_millis(vllm.discover_interval_ms),
+        cpu_share: vllm.scrape_cpu_share,
+        min_interval: Duration::from_millis(vllm.scrape_interval_min_ms),
+        max_interval: Duration::from_millis(vllm.scrape_interval_max_ms),
+        scrape_timeout: Duration::from_millis(vllm.scrape_timeout_ms),
+        ..Options::default()
+    })
+}
+
+fn engine(from: &config::Engine) -> Result<ConfiguredEngine, SourcesError> {
+    Ok(ConfiguredEngine {
+        id: from.id.clone(),
+        address: Address::parse(&from.address)?,
+        models: from.models.clone(),
+        api_key: api_key(from)?,
+    })
+}
+
+/// The key in an engine's key file: one line of printable ASCII, as an HTTP header takes it.
+fn api_key(from: &config::Engine) -> Result<Option<String>, SourcesError> {
+    let Some(path) = &from.api_key_file else { return Ok(None) };
+    let key = read_bounded(path, MAX_KEY_BYTES).and_then(|text| {
+        let key = text.as_deref().map(str::trim).unwrap_or_default();
+        let fine = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
+        let wrong = || io::Error::other("it is no key: one line of at most 4096 printable ASCII characters");
+        fine.then(|| key.to_owned()).ok_or_else(wrong)
+    });
+    let failed = |source| SourcesError::Key { engine: from.id.clone(), path: path.clone(), source };
+    key.map(Some).map_err(failed)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,5 +137,32 @@ mod tests {
     #[test]
     fn no_file_means_the_defaults_of_the_nvml_child() {
         assert_eq!(child_options(&Nvml::default()), ChildOptions::default());
+    }
+
+    #[test]
+    fn no_file_means_the_defaults_of_the_vllm_source() {
+        let times = |options: &Options| {
+            [options.scan_interval, options.min_interval, options.max_interval, options.scrape_timeout]
+        };
+        let (ours, theirs) = (vllm_options(&Config::default()).unwrap(), Options::default());
+        assert_eq!(times(&ours), times(&theirs));
+        assert_eq!((ours.discover, ours.cpu_share), (theirs.discover, theirs.cpu_share));
+    }
+
+    fn with_key(content: &str) -> Result<Option<String>, SourcesError> {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("key");
+        std::fs::write(&file, content).unwrap();
+        let (id, address) = ("e".into(), "unix:/s".into());
+        api_key(&config::Engine { id, address, models: vec![], mode: None, api_key_file: Some(file) })
+    }
+
+    #[test]
+    fn a_key_is_one_printable_line() {
+        assert_eq!(with_key("sk-123\n").unwrap().as_deref(), Some("sk-123"));
+        for wrong in ["", "\n", "two\nlines", "caf\u{e9}", &"x".repeat(5000)] {
+            let error = with_key(wrong).unwrap_err().to_string();
+            assert!(error.ends_with("one line of at most 4096 printable ASCII characters"), "{error}");
+        }
     }
 }

@@ -6,6 +6,7 @@ use gpuadmit_core::request::{MAX_COUNT, MAX_MODEL_BYTES, MAX_NAME_BYTES};
 use tracing_subscriber::EnvFilter;
 
 use super::{Admission, Config, Engine, Limits, Nvml, Socket, Vllm};
+use crate::source::vllm::address::Address;
 
 /// Most `[[engine]]` entries.
 const MAX_ENGINES: usize = 64;
@@ -163,7 +164,7 @@ impl Found {
     }
 
     fn vllm(&mut self, vllm: &Vllm) {
-        self.range("vllm.discover_interval_ms", vllm.discover_interval_ms, 100..=600_000);
+        self.range("vllm.discover_interval_ms", vllm.discover_interval_ms, 100..=60_000);
         self.unless(
             vllm.scrape_cpu_share > 0.0 && vllm.scrape_cpu_share <= 1.0,
             "vllm.scrape_cpu_share",
@@ -175,7 +176,7 @@ impl Found {
         let range = vllm.scrape_interval_min_ms..=60_000;
         let max = vllm.scrape_interval_max_ms;
         self.unless(range.contains(&max), "vllm.scrape_interval_max_ms", max, longest);
-        self.range("vllm.scrape_timeout_ms", vllm.scrape_timeout_ms, 50..=60_000);
+        self.range("vllm.scrape_timeout_ms", vllm.scrape_timeout_ms, 100..=60_000);
     }
 
     fn engines(&mut self, engines: &[Engine]) {
@@ -186,10 +187,8 @@ impl Found {
             let at = |key: &str| format!("engine[{i}].{key}");
             self.name(&at("id"), &engine.id, MAX_NAME_BYTES);
             self.unless(ids.insert(&engine.id), &at("id"), &engine.id, "each id once");
-            if let Some(address) = &engine.address {
-                let allowed = "http://HOST:PORT or unix:/absolute/path";
-                self.unless(is_address(address), &at("address"), address, allowed);
-            }
+            let allowed = "http://HOST:PORT or unix:/PATH";
+            self.unless(Address::parse(&engine.address).is_ok(), &at("address"), &engine.address, allowed);
             let most = format!("at most {MAX_MODELS} names");
             self.unless(engine.models.len() <= MAX_MODELS, &at("models"), engine.models.len(), &most);
             for model in &engine.models {
@@ -205,16 +204,6 @@ impl Found {
         let fine = (1..=most).contains(&name.len()) && !name.chars().any(char::is_control);
         self.unless(fine, key, name, &format!("1 to {most} bytes without control characters"));
     }
-}
-
-/// Whether this is an address of an engine: `http://` with a host and a port, or a Unix socket.
-fn is_address(address: &str) -> bool {
-    if let Some(path) = address.strip_prefix("unix:") {
-        return path.starts_with('/') && path.len() <= MAX_SOCKET_PATH_BYTES;
-    }
-    let Ok(uri) = address.parse::<http::Uri>() else { return false };
-    let only_authority = matches!(uri.path(), "" | "/") && uri.query().is_none();
-    uri.scheme_str() == Some("http") && uri.port_u16().is_some_and(|port| port > 0) && only_authority
 }
 
 #[cfg(test)]
@@ -237,16 +226,5 @@ mod tests {
             "limits.connections: 0 is not allowed; 1 to 4096\n\
              admission.ceiling: NaN is not allowed; more than 0, at most 1"
         );
-    }
-
-    #[test]
-    fn an_address_names_host_and_port_or_a_socket() {
-        for good in ["http://127.0.0.1:8000", "http://[::1]:8000/", "http://gpu:1", "unix:/run/vllm.sock"] {
-            assert!(is_address(good), "{good}");
-        }
-        for bad in ["", "127.0.0.1:8000", "http://h", "https://h:1", "http://h:0", "http://h:1/v1", "unix:x"]
-        {
-            assert!(!is_address(bad), "{bad}");
-        }
     }
 }

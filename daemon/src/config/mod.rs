@@ -17,8 +17,6 @@ pub use self::check::{Problem, Problems};
 
 /// Largest configuration file, bytes.
 pub const MAX_FILE_BYTES: u64 = 1 << 20;
-/// Largest API key file, bytes.
-pub const MAX_KEY_BYTES: u64 = 4096;
 
 /// Everything the operator decides.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -234,7 +232,7 @@ impl Default for Vllm {
             scrape_cpu_share: 0.01,
             scrape_interval_min_ms: 50,
             scrape_interval_max_ms: 1_000,
-            scrape_timeout_ms: 2_000,
+            scrape_timeout_ms: 5_000,
         }
     }
 }
@@ -245,8 +243,8 @@ impl Default for Vllm {
 pub struct Engine {
     /// Unique id.
     pub id: String,
-    /// `http://HOST:PORT` or `unix:/path`. Absent: the entry only sets the mode or key of an engine that is found.
-    pub address: Option<String>,
+    /// `http://HOST:PORT` or `unix:/PATH`. An engine that is found there takes this entry's id, mode and key.
+    pub address: String,
     /// Models it serves. Empty: ask it.
     #[serde(default)]
     pub models: Vec<String>,
@@ -321,15 +319,20 @@ impl Config {
 }
 
 fn read(path: &Path) -> Result<String, ConfigError> {
-    let mut text = String::new();
-    let bytes = File::open(path)
-        .and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text))
-        .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-    if u64::try_from(bytes).is_ok_and(|bytes| bytes <= MAX_FILE_BYTES) {
-        Ok(text)
-    } else {
-        Err(ConfigError::TooLarge { path: path.to_owned() })
+    let read = read_bounded(path, MAX_FILE_BYTES);
+    let text = read.map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+    text.ok_or_else(|| ConfigError::TooLarge { path: path.to_owned() })
+}
+
+/// The text of a file; `None` when it is longer than `most` bytes.
+pub(crate) fn read_bounded(path: &Path, most: u64) -> io::Result<Option<String>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    if u64::try_from(bytes.len()).is_ok_and(|length| length <= most) {
+        let text = String::from_utf8(bytes).map_err(|_| io::Error::other("it is not UTF-8 text"))?;
+        return Ok(Some(text));
     }
+    Ok(None)
 }
 
 #[cfg(test)]
