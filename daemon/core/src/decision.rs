@@ -148,7 +148,7 @@ pub(crate) fn headroom(engine: &Engine, now: Mono, settings: &Settings) -> Optio
     let (blocks, pool, age) = rooms.max_by_key(|(room, ..)| *room)?;
     let open = matches!(engine.live.gate(now), Gate::Open);
     let blocks = if open { blocks } else { Blocks::ZERO };
-    let blocks_lower = blocks.saturating_sub(pool.uncertainty(now));
+    let blocks_lower = blocks.saturating_sub(pool.uncertainty(now, 0));
     let (tokens, tokens_lower) = (blocks.to_tokens(pool.block_size), blocks_lower.to_tokens(pool.block_size));
     Some(Headroom { blocks, blocks_lower, tokens, tokens_lower, age })
 }

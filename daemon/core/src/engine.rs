@@ -104,7 +104,7 @@ impl Engine {
             self.match_arrivals(&mut arrivals, span.not_before, span.not_after, settings);
         }
         self.ledger.forget_ended_by(span.not_after);
-        self.drop_excess(span.not_before);
+        self.drop_excess(span.not_before, settings);
         self.drop_vanished_orphans(span.not_before, settings);
         let lost = self.idle_rule(now, span.not_before, settings);
         self.show(span.not_before);
@@ -186,9 +186,10 @@ impl Engine {
         seen.map(|reservation| u64::from(reservation.n)).sum()
     }
 
-    /// Where the engine holds fewer requests than we have seen arrive, some have ended without our being told: orphans
-    /// first, and once the shortfall has lasted, the oldest.
-    fn drop_excess(&mut self, not_before: Mono) {
+    /// Where the engine holds fewer requests than we have seen arrive, some have ended without our being told: orphans,
+    /// and once the shortfall has lasted, others. Which ones is not known, so the smallest go: what is left is then at
+    /// least what is there.
+    fn drop_excess(&mut self, not_before: Mono, settings: &Settings) {
         let Some(in_engine) = self.in_engine() else { return };
         let mut excess = self.seen_sequences().saturating_sub(in_engine);
         if excess == 0 {
@@ -197,18 +198,21 @@ impl Engine {
         }
         let since = *self.excess_since.get_or_insert(not_before);
         let lasting = not_before.since(since) >= EXCESS_PATIENCE;
-        let seen = self.ledger.live.iter().filter(|(_, reservation)| reservation.seen_at.is_some());
-        let mut gone: Vec<(bool, ReservationId, u64)> = seen
-            .filter(|(_, reservation)| lasting || reservation.orphan_since.is_some())
-            .map(|(id, reservation)| (reservation.orphan_since.is_none(), *id, u64::from(reservation.n)))
+        let seen = self.ledger.live.iter().filter(|(_, one)| one.seen_at.is_some());
+        let mut gone: Vec<(bool, Blocks, ReservationId)> = seen
+            .filter(|(_, one)| lasting || one.orphan_since.is_some())
+            .map(|(id, one)| (one.orphan_since.is_none(), one.total, *id))
             .collect();
         gone.sort_unstable();
-        for (_, id, sequences) in gone {
-            if sequences > excess {
-                continue;
+        // One that may still be on its way was taken for another that arrived: wait until that is clear.
+        let late = not_before.before(settings.delivery_grace);
+        for (_, _, id) in gone {
+            let Some(one) = self.ledger.live.get(&id).filter(|one| one.admitted_at <= late) else { return };
+            let sequences = u64::from(one.n);
+            if sequences <= excess {
+                excess -= sequences;
+                self.release(id, not_before);
             }
-            excess -= sequences;
-            self.release(id, not_before);
         }
     }
 
@@ -230,11 +234,11 @@ impl Engine {
         }
     }
 
-    /// A reading with nothing running and nothing waiting empties the ledger of all it could have shown. Returns how
-    /// many of those had never been seen.
-    fn idle_rule(&mut self, now: Mono, not_before: Mono, settings: &Settings) -> u32 {
+    /// A reading with nothing running and nothing waiting empties the ledger of all it could have shown. Returns
+    /// whether one was among them that had never been seen though its gateway lives.
+    fn idle_rule(&mut self, now: Mono, not_before: Mono, settings: &Settings) -> bool {
         if self.in_engine() != Some(0) {
-            return 0;
+            return false;
         }
         let late = not_before.before(settings.delivery_grace);
         let could_show =
@@ -243,13 +247,13 @@ impl Engine {
         let gone: Vec<(ReservationId, bool)> = live
             .iter()
             .filter(|(_, reservation)| could_show(reservation))
-            .map(|(id, reservation)| (*id, reservation.seen_at.is_none()))
+            .map(|(id, one)| (*id, one.seen_at.is_none() && one.orphan_since.is_none()))
             .collect();
-        let lost = gone.iter().filter(|(_, unseen)| *unseen).count();
+        let lost = gone.iter().any(|(_, lost)| *lost);
         for (id, _) in gone {
             self.release(id, now);
         }
-        u32::try_from(lost).unwrap_or(u32::MAX)
+        lost
     }
 
     /// Takes a reservation out that the engine shows to have ended.
@@ -280,10 +284,12 @@ impl Engine {
             let queued = waiting.get_mut(index).filter(|queued| **queued > 0);
             if let Some(queued) = queued {
                 *queued = queued.saturating_sub(u64::from(reservation.n));
-                reservation.shown = Blocks::ZERO;
+                (reservation.shown, reservation.sure) = (Blocks::ZERO, Blocks::ZERO);
                 continue;
             }
-            reservation.shown = reservation.held(at, pool.token_rate.get(), pool.block_size);
+            let rate = pool.token_rate.get();
+            reservation.shown = reservation.held(at, rate, pool.block_size);
+            reservation.sure = reservation.surely_held(at, rate, pool.block_size);
             reservation.total = reservation.total.max(reservation.shown);
         }
         self.ledger.recount(self.pools.len());
@@ -364,6 +370,12 @@ impl Engine {
             held.shown += reservation.shown;
             if reservation.seen_at.is_none() {
                 held.unseen += holds;
+                held.unseen_sequences = held.unseen_sequences.saturating_add(u64::from(reservation.n));
+            }
+        }
+        for ended in &self.ledger.ended {
+            if let Some(held) = held.get_mut(ended.rank.unwrap_or(0)) {
+                held.unseen += ended.unshown;
             }
         }
         let pools = self.pools.iter().enumerate().zip(held);

@@ -29,8 +29,10 @@ pub(crate) struct Reservation {
     pub(crate) generated_at: Mono,
     /// When a reading first showed it.
     pub(crate) seen_at: Option<Mono>,
-    /// The part of it in the last reading.
+    /// The part of it in the last reading, by the best estimate.
     pub(crate) shown: Blocks,
+    /// The part of it that is in the last reading for sure.
+    pub(crate) sure: Blocks,
     /// What it may need at the end of its life.
     pub(crate) total: Blocks,
     pub(crate) lease_until: Mono,
@@ -40,23 +42,22 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// Blocks it holds at `at`: exact where progress is reported, else at `rate` tokens per second and sequence.
-    /// Before a reading showed it, generation is taken not to have begun.
+    /// Blocks it holds at `at`: exact where progress is reported, else at `rate` tokens per second and sequence since
+    /// it was admitted.
     pub(crate) fn held(&self, at: Mono, rate: Option<f64>, block_size: u64) -> Blocks {
-        let n = u64::from(self.n);
-        let mut each = Tokens(self.generated.0.div_ceil(n.max(1)));
-        if let (Some(rate), Some(seen)) = (rate, self.seen_at) {
-            let elapsed = at.since(self.generated_at.max(seen)).as_secs_f64();
-            each += Tokens(count_up(rate * elapsed));
-        }
-        let most =
-            if self.granted.is_some() { self.output } else { self.output.max(Tokens(self.generated.0)) };
-        blocks_held(self.prompt, each.min(most), self.n, block_size)
+        self.held_since(self.generated_at, at, rate, block_size)
     }
 
-    /// What it may still grow by beyond what the last reading shows.
-    pub(crate) fn growth(&self) -> Blocks {
-        self.total.saturating_sub(self.shown)
+    /// The same, with generation counted only since a reading first showed it: a lower bound.
+    pub(crate) fn surely_held(&self, at: Mono, rate: Option<f64>, block_size: u64) -> Blocks {
+        self.held_since(self.generated_at.max(self.seen_at.unwrap_or(at)), at, rate, block_size)
+    }
+
+    fn held_since(&self, since: Mono, at: Mono, rate: Option<f64>, block_size: u64) -> Blocks {
+        let reported = Tokens(self.generated.0.div_ceil(u64::from(self.n).max(1)));
+        let estimated = Tokens(count_up(rate.unwrap_or(0.0) * at.since(since).as_secs_f64()));
+        let most = if self.granted.is_some() { self.output } else { self.output.max(reported) };
+        blocks_held(self.prompt, (reported + estimated).min(most), self.n, block_size)
     }
 }
 
@@ -66,6 +67,8 @@ pub(crate) struct Ended {
     pub(crate) at: Mono,
     pub(crate) rank: Option<usize>,
     pub(crate) shown: Blocks,
+    /// What it held where no reading was seen to show it, though one may have.
+    pub(crate) unshown: Blocks,
     /// Whether a reading had shown it; otherwise its arrival is still to be accounted for.
     pub(crate) seen: bool,
     /// Sequences, as the engine counts requests.
@@ -75,8 +78,10 @@ pub(crate) struct Ended {
 /// What the reservations of one pool add up to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
-    /// What those seen may still grow by.
-    pub(crate) growth: Blocks,
+    /// What those seen may need in all.
+    pub(crate) seen: Blocks,
+    /// What of them is surely in the last reading.
+    pub(crate) sure: Blocks,
     /// All that those unseen may need.
     pub(crate) unseen: Blocks,
     /// Held in the last reading by those that have ended since.
@@ -143,7 +148,8 @@ impl Ledger {
             sums.ended += shown;
         }
         let seen = reservation.seen_at.is_some();
-        self.ended.push_back(Ended { at: now, rank, shown, seen, sequences: u64::from(n) });
+        let unshown = if seen { Blocks::ZERO } else { reservation.total };
+        self.ended.push_back(Ended { at: now, rank, shown, unshown, seen, sequences: u64::from(n) });
     }
 
     fn forget(&mut self, ended: Ended) {
@@ -232,7 +238,8 @@ impl Sums {
         };
         step(&mut self.count, 1);
         if reservation.seen_at.is_some() {
-            step(&mut self.growth.0, reservation.growth().0);
+            step(&mut self.seen.0, reservation.total.0);
+            step(&mut self.sure.0, reservation.sure.0);
             step(&mut self.sequences, u64::from(reservation.n));
         } else {
             step(&mut self.unseen.0, reservation.total.0);

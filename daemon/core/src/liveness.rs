@@ -30,7 +30,7 @@ const UNREADABLE: Duration = Duration::from_secs(3);
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 /// A planned stop that has not ended the engine by then was called off.
 const LONGEST_DRAIN: Duration = Duration::from_mins(10);
-/// Requests lost in an idle engine before it is suspected.
+/// Readings in a row that found requests lost in an idle engine before it is suspected.
 const LOST_BEFORE_SUSPECT: u32 = 3;
 
 /// How an engine fares.
@@ -51,7 +51,7 @@ pub(crate) struct Liveness {
     probe: Option<(ReservationId, Mono)>,
     /// Probes that showed no step.
     failed_probes: u32,
-    /// Requests admitted to an idle engine that never showed.
+    /// Readings in a row in which requests admitted to an idle engine had never shown.
     lost: u32,
     /// Time from being found to being ready, of the last start.
     pub(crate) load_time: Option<Duration>,
@@ -65,8 +65,8 @@ pub(crate) struct Pulse {
     /// Steps are due.
     pub(crate) busy: bool,
     pub(crate) asleep: bool,
-    /// Requests of ours that the idle rule found never to have shown.
-    pub(crate) lost: u32,
+    /// The idle rule found requests of ours that never showed.
+    pub(crate) lost: bool,
 }
 
 impl Liveness {
@@ -132,7 +132,7 @@ impl Liveness {
             (self.moved_at, self.lost) = (Some(read), 0);
             return self.enter(now, EngineState::Ready, "answers and makes progress");
         }
-        self.lost = self.lost.saturating_add(pulse.lost);
+        self.lost = self.lost.saturating_add(u32::from(pulse.lost));
         let moved = *self.moved_at.get_or_insert(read);
         match self.state {
             EngineState::Suspect | EngineState::Stalled => self.judge_probe(now),
@@ -253,8 +253,8 @@ mod tests {
     use super::*;
     use crate::testing::at;
 
-    const STILL: Pulse = Pulse { moved: false, busy: true, asleep: false, lost: 0 };
-    const MOVED: Pulse = Pulse { moved: true, busy: true, asleep: false, lost: 0 };
+    const STILL: Pulse = Pulse { moved: false, busy: true, asleep: false, lost: false };
+    const MOVED: Pulse = Pulse { moved: true, busy: true, asleep: false, lost: false };
     const PROBE: ReservationId = ReservationId(7);
 
     fn frozen_at(seconds: f64) -> Liveness {
@@ -341,7 +341,7 @@ mod tests {
     #[test]
     fn requests_that_vanish_in_an_idle_engine_make_it_suspect() {
         let mut live = Liveness::new(at(0.0));
-        let lost = Pulse { moved: false, busy: false, asleep: false, lost: 1 };
+        let lost = Pulse { moved: false, busy: false, asleep: false, lost: true };
         live.pulse(at(1.0), at(1.0), MOVED);
         live.pulse(at(2.0), at(2.0), lost);
         live.pulse(at(3.0), at(3.0), lost);

@@ -195,6 +195,7 @@ impl Node {
             generated_at: now,
             seen_at: None,
             shown: Blocks::ZERO,
+            sure: Blocks::ZERO,
             total,
             lease_until,
             session: request.session,

@@ -20,6 +20,9 @@ const BYPASS_QUANTILE: f64 = 0.9;
 /// Prompt tokens assumed for a request we know nothing of, until the engine's counters tell.
 const BYPASS_PROMPT: Tokens = Tokens(512);
 
+/// Output tokens per second and request that an engine may reach, until its own rate is measured.
+const PRIOR_TOKEN_RATE: f64 = 50.0;
+
 /// A pool's last reading.
 #[derive(Clone, Debug)]
 pub(crate) struct Figures {
@@ -114,11 +117,14 @@ impl Pool {
 
     /// The sum that decides: use in the last reading, changed by all that the ledger knows since, plus the need.
     pub(crate) fn terms(&self, now: Mono, sums: Sums, need: Option<&Need>, settings: &Settings) -> Terms {
+        let reported = self.figures.as_ref().and_then(|figures| figures.used);
+        // Where ours would be more than the reading has, it does not show all that we think it does.
+        let missing = (sums.sure + sums.ended).saturating_sub(reported.unwrap_or_default());
         Terms {
             rank: self.rank,
-            reported: self.figures.as_ref().and_then(|figures| figures.used),
+            reported,
             age: self.age(now),
-            growth: sums.growth,
+            growth: sums.seen.saturating_sub(sums.sure) + missing,
             unseen: sums.unseen,
             ended: sums.ended,
             bypass: self.bypass_growth(settings),
@@ -144,14 +150,13 @@ impl Pool {
     }
 
     /// Half the width of the band around the corrected use: what may have changed since the reading was made, at the
-    /// measured token rate, and one partly filled block for each running request.
-    pub(crate) fn uncertainty(&self, now: Mono) -> Blocks {
+    /// measured token rate, and one partly filled block for each sequence.
+    pub(crate) fn uncertainty(&self, now: Mono, unseen_sequences: u64) -> Blocks {
         let Some(figures) = &self.figures else { return Blocks::ZERO };
-        let running = figures.raw.running.unwrap_or(0);
-        let rate = self.token_rate.get().unwrap_or(0.0);
-        let age = now.since(figures.span.not_before).as_secs_f64();
-        let tokens = real(running) * rate * age;
-        Blocks(count_up(tokens / real(self.block_size.max(1))).saturating_add(running))
+        let sequences = figures.raw.running.unwrap_or(0).saturating_add(unseen_sequences);
+        let rate = self.token_rate.get().unwrap_or(PRIOR_TOKEN_RATE);
+        let tokens = real(sequences) * rate * now.since(figures.span.not_before).as_secs_f64();
+        Blocks(count_up(tokens / real(self.block_size.max(1))).saturating_add(sequences))
     }
 
     /// Whether a reading that is not yet overdue shows that nothing runs and nothing waits.
@@ -164,12 +169,16 @@ impl Pool {
     /// The pool for those who look; `held` and `shown` are sums over its reservations, `unseen` what the unseen hold.
     pub(crate) fn snapshot(&self, now: Mono, terms: &Terms, held: Held) -> PoolSnapshot {
         let corrected = terms.reported.map(|reported| {
-            let estimate = (reported + held.now).saturating_sub(held.shown + terms.ended);
+            let ours = held.shown + terms.ended;
+            let of_others = reported.saturating_sub(ours);
+            let estimate = of_others + held.now;
             let estimate = self.total.map_or(estimate, |total| estimate.min(total));
-            let width = self.uncertainty(now);
+            let width = self.uncertainty(now, held.unseen_sequences);
             let high = estimate + width;
             let high = self.total.map_or(high, |total| high.min(total));
-            (estimate.saturating_sub(width + held.unseen), estimate, high)
+            // What is not in the reading may not have arrived.
+            let not_there = held.unseen + ours.saturating_sub(reported);
+            (estimate.saturating_sub(width + not_there), estimate, high)
         });
         let committed = terms.reported.map(|_| terms.committed());
         let raw = self.figures.as_ref().map(|figures| &figures.raw);
@@ -197,8 +206,10 @@ pub(crate) struct Held {
     pub(crate) now: Blocks,
     /// In the last reading.
     pub(crate) shown: Blocks,
-    /// Those that no reading shows, now.
+    /// Those that no reading was seen to show, now or at their end.
     pub(crate) unseen: Blocks,
+    /// Sequences of those.
+    pub(crate) unseen_sequences: u64,
 }
 
 impl Terms {

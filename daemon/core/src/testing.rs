@@ -1,11 +1,9 @@
 //! Small makers for the core's own tests.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use crate::{
-    observation::{
-        EngineFacts, EngineProcess, EngineReading, Observation, ProcessRole, RankReading, ServedModel,
-    },
+    observation::{EngineFacts, EngineProcess, ProcessRole, RankReading, ServedModel},
     request::{Class, Prompt, Request},
     units::{Mono, Span, Tokens},
 };
@@ -71,12 +69,4 @@ pub(crate) fn rank(used: u64, running: u64, waiting: u64, finished: u64) -> Rank
         prompt_tokens: Some(finished * 10),
         ..RankReading::default()
     }
-}
-
-/// A reading of `e` made at `now`.
-pub(crate) fn reading(now: Mono, ranks: Vec<RankReading>) -> Observation {
-    let engine: Arc<str> = "e".into();
-    let interval = Duration::from_millis(200);
-    let reading = EngineReading { span: Span::at(now), ranks, interval, ..EngineReading::default() };
-    Observation::Reading { engine, reading: Box::new(reading) }
 }
