@@ -1,7 +1,8 @@
 //! What a scrape costs the engine, and how often it may cost that.
 //!
 //! The cost is known, not measured: elapsed time is the engine's event loop being busy, not CPU spent on us. Of vLLM
-//! 0.32 on a 2-core machine: a filtered `/metrics` takes 1.2 ms of the API server's CPU, a full one of 50 KB 6 ms.
+//! 0.32 on a 2-core machine: a filtered `/metrics` takes 1.2 ms of the API server's CPU, with histograms 1.8 ms, a full
+//! one of 50 KB 5 to 8 ms.
 
 use std::time::Duration;
 

@@ -81,12 +81,6 @@ impl Scraper {
         })
     }
 
-    /// Shortest time between two scrapes.
-    #[must_use]
-    pub const fn pace(&self) -> Pace {
-        self.pace
-    }
-
     async fn cheapest(&mut self, client: &mut Client, now: Mono) -> Result<Body, ScrapeFailure> {
         if self.full_until.is_none_or(|until| now >= until) {
             match self.filtered(client, now).await {
