@@ -111,6 +111,12 @@ impl Connection {
         &self.socket
     }
 
+    /// The channel, for services beside the two of this API (health, reflection).
+    #[must_use]
+    pub fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+
     /// Calls of the `Admission` service.
     #[must_use]
     pub fn admission(&self) -> AdmissionClient<Channel> {

@@ -1,3 +1,5 @@
 //! Shared by the tests.
 
+pub mod bench;
+pub mod binary;
 pub mod node_kit;
