@@ -9,5 +9,6 @@ pub mod listen;
 pub mod log;
 pub mod notify;
 pub mod rpc;
+pub mod simulate;
 pub mod source;
 pub mod sources;

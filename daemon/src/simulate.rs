@@ -1,0 +1,98 @@
+//! The simulated node, on the paths of the real one: its GPUs speak the NVML child's messages, its engines are scraped
+//! over HTTP, its traffic asks for admission. Only discovery is played here: the processes have no `/proc`.
+
+use std::{io, sync::Arc, time::Duration};
+
+use gpuadmit_sim::{Scenario, ScenarioError, SimEngine, SimNode};
+use tokio::{
+    sync::mpsc,
+    time::{MissedTickBehavior, interval, timeout},
+};
+
+use crate::{
+    handle::Handle,
+    source::{Observe, nvml::wire},
+};
+
+mod devices;
+mod engines;
+mod gate;
+
+use self::{devices::Devices, engines::Engines, gate::Gateway};
+
+/// Messages of the devices that may wait for the NVML source.
+const MAX_MESSAGES: usize = 256;
+/// Time between two looks at the simulated node: that between two readings of a real GPU's memory.
+const LOOK: Duration = Duration::from_millis(100);
+/// Traffic starts when every engine is known, or after this time.
+const TRAFFIC_AT_LATEST: Duration = Duration::from_secs(3);
+
+/// The simulated node cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum SimulateError {
+    /// Its scenario is not allowed.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    /// An engine got no port.
+    #[error(transparent)]
+    Node(#[from] gpuadmit_sim::Error),
+}
+
+impl From<SimulateError> for io::Error {
+    fn from(error: SimulateError) -> Self {
+        Self::other(error)
+    }
+}
+
+/// A running simulated node, for the sources to be pointed at. It ends when nobody reads its devices any more.
+pub struct Simulated {
+    /// What the NVML source is to read.
+    pub devices: mpsc::Receiver<wire::Message>,
+    /// What the vLLM source is to scrape.
+    pub engines: Vec<SimEngine>,
+    /// What the vLLM source is to observe with: it adds to each engine's facts the processes that discovery would have
+    /// found.
+    pub observe: Observe,
+}
+
+/// Starts a simulated node, and its traffic through `handle`.
+///
+/// # Errors
+/// [`SimulateError`].
+pub fn start(scenario: Scenario, handle: &Handle) -> Result<Simulated, SimulateError> {
+    let node = SimNode::start(scenario)?;
+    let described = node.engines();
+    let engines = Engines::new(handle.observer());
+    let observe = engines.observer();
+    let (messages, devices) = mpsc::channel(MAX_MESSAGES);
+    tokio::spawn(run(node, engines, Devices::new(messages), handle.clone()));
+    Ok(Simulated { devices, engines: described, observe })
+}
+
+async fn run(mut node: SimNode, engines: Engines, mut devices: Devices, handle: Handle) {
+    let mut traffic = Some(tokio::spawn(all_known(handle.clone(), node.engines().len())));
+    let mut looks = interval(LOOK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    loop {
+        looks.tick().await;
+        engines.look(&node.engines());
+        let events = node.take_device_events();
+        if devices.tell(&node.devices(), &events).await.is_err() {
+            return;
+        }
+        if traffic.take_if(|known| known.is_finished()).is_some() {
+            node.drive(Arc::new(Gateway::new(handle.clone())));
+        }
+    }
+}
+
+/// Returns when the node knows as many engines with headroom, or it takes too long.
+async fn all_known(handle: Handle, engines: usize) {
+    let mut snapshots = handle.watch();
+    let known = snapshots.wait_for(|snapshot| {
+        let known = snapshot.engines.iter().filter(|engine| engine.headroom.is_some());
+        known.count() >= engines
+    });
+    // Too late or not at all: the traffic then meets what there is.
+    drop(timeout(TRAFFIC_AT_LATEST, known).await);
+}
