@@ -182,6 +182,15 @@ mod tests {
     }
 
     #[test]
+    fn the_example_shows_the_default_node_and_every_kind_of_incident() {
+        let example = Scenario::parse(include_str!("../../../../systemd/examples/simulate.toml")).unwrap();
+        assert_eq!(Scenario { incidents: Vec::new(), ..example.clone() }, Scenario::default());
+        let kinds: Vec<_> = example.incidents.iter().map(std::mem::discriminant).collect();
+        assert_eq!(kinds.len(), 6);
+        assert!((1..kinds.len()).all(|index| !kinds[..index].contains(&kinds[index])));
+    }
+
+    #[test]
     fn an_error_names_the_key_the_value_and_what_is_allowed() {
         let cases = [
             ("[traffic]\nbypass = 1.5", "traffic.bypass = 1.5 is not allowed; 0 to 1 is"),
