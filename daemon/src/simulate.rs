@@ -11,7 +11,11 @@ use tokio::{
 
 use crate::{
     handle::Handle,
-    source::{Observe, nvml::wire},
+    source::{
+        Observe,
+        nvml::wire,
+        vllm::{ConfiguredEngine, address::Address},
+    },
 };
 
 mod devices;
@@ -49,7 +53,7 @@ pub struct Simulated {
     /// What the NVML source is to read.
     pub devices: mpsc::Receiver<wire::Message>,
     /// What the vLLM source is to scrape.
-    pub engines: Vec<SimEngine>,
+    pub engines: Vec<ConfiguredEngine>,
     /// What the vLLM source is to observe with: it adds to each engine's facts the processes that discovery would have
     /// found.
     pub observe: Observe,
@@ -61,12 +65,18 @@ pub struct Simulated {
 /// [`SimulateError`].
 pub fn start(scenario: Scenario, handle: &Handle) -> Result<Simulated, SimulateError> {
     let node = SimNode::start(scenario)?;
-    let described = node.engines();
+    let addressed = node.engines().iter().map(configured).collect();
     let engines = Engines::new(handle.observer());
     let observe = engines.observer();
     let (messages, devices) = mpsc::channel(MAX_MESSAGES);
     tokio::spawn(run(node, engines, Devices::new(messages), handle.clone()));
-    Ok(Simulated { devices, engines: described, observe })
+    Ok(Simulated { devices, engines: addressed, observe })
+}
+
+fn configured(engine: &SimEngine) -> ConfiguredEngine {
+    let (host, port) = (engine.address.ip().to_string(), engine.address.port());
+    let address = Address::Tcp { host, port };
+    ConfiguredEngine { id: engine.name.to_string(), address, models: Vec::new(), api_key: None }
 }
 
 async fn run(mut node: SimNode, engines: Engines, mut devices: Devices, handle: Handle) {
