@@ -1,9 +1,9 @@
 //! The simulated node, on the paths of the real one: its GPUs speak the NVML child's messages, its engines are scraped
 //! over HTTP, its traffic asks for admission. Only discovery is played here: the processes have no `/proc`.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use gpuadmit_sim::{Scenario, ScenarioError, SimEngine, SimNode};
+use gpuadmit_sim::{Scenario, SimEngine, SimNode};
 use tokio::{
     sync::mpsc,
     time::{MissedTickBehavior, interval, timeout},
@@ -31,23 +31,6 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Traffic starts when every engine is known, or after this time.
 const TRAFFIC_AT_LATEST: Duration = Duration::from_secs(3);
 
-/// The simulated node cannot start.
-#[derive(Debug, thiserror::Error)]
-pub enum SimulateError {
-    /// Its scenario is not allowed.
-    #[error(transparent)]
-    Scenario(#[from] ScenarioError),
-    /// An engine got no port.
-    #[error(transparent)]
-    Node(#[from] gpuadmit_sim::Error),
-}
-
-impl From<SimulateError> for io::Error {
-    fn from(error: SimulateError) -> Self {
-        Self::other(error)
-    }
-}
-
 /// A running simulated node, for the sources to be pointed at. It ends when nobody reads its devices any more.
 pub struct Simulated {
     /// What the NVML source is to read.
@@ -62,8 +45,8 @@ pub struct Simulated {
 /// Starts a simulated node, and its traffic through `handle`.
 ///
 /// # Errors
-/// [`SimulateError`].
-pub fn start(scenario: Scenario, handle: &Handle) -> Result<Simulated, SimulateError> {
+/// An engine gets no port.
+pub fn start(scenario: Scenario, handle: &Handle) -> Result<Simulated, gpuadmit_sim::Error> {
     let node = SimNode::start(scenario)?;
     let addressed = node.engines().iter().map(configured).collect();
     let engines = Engines::new(handle.observer());

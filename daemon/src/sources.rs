@@ -2,10 +2,13 @@
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
+use gpuadmit_sim::{Scenario, ScenarioError};
+
 use crate::{
     config::{self, Config, Nvml, read_bounded},
     handle::Handle,
     rpc::ReleaseGpu,
+    simulate,
     source::{
         nvml::{self, ChildCommand, Origin, child::ChildOptions},
         vllm::{
@@ -44,6 +47,12 @@ pub enum SourcesError {
     /// An engine's address is none.
     #[error(transparent)]
     Address(#[from] AddressError),
+    /// The simulated node's scenario is not allowed.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    /// The simulated node cannot start.
+    #[error(transparent)]
+    Simulated(#[from] gpuadmit_sim::Error),
 }
 
 /// The running sources; they stop when this is dropped.
@@ -63,14 +72,25 @@ pub(crate) fn start(
     simulation: Option<&Simulation>,
     handle: &Handle,
 ) -> Result<Sources, SourcesError> {
-    if simulation.is_some() {
-        return Ok(Sources::default());
+    if let Some(simulation) = simulation {
+        return simulated(config, simulation, handle);
     }
     let options = vllm_options(config)?;
     let wanted = options.discover || !options.engines.is_empty();
     let vllm = wanted.then(|| vllm::spawn(options, handle.observer()));
     let release_gpu = config.nvml.enabled.then(|| start_nvml(&config.nvml, handle)).transpose()?;
     Ok(Sources { release_gpu, _vllm: vllm })
+}
+
+/// Real engines and configured ones are no part of a simulated node; all else is as configured.
+fn simulated(config: &Config, simulation: &Simulation, handle: &Handle) -> Result<Sources, SourcesError> {
+    let scenario = simulation.scenario.as_deref().map_or_else(|| Ok(Scenario::default()), Scenario::load)?;
+    let options = vllm_options(config)?;
+    let node = simulate::start(scenario, handle)?;
+    let options = Options { discover: false, engines: node.engines, ..options };
+    let vllm = vllm::spawn(options, node.observe);
+    let nvml = nvml::spawn(Origin::Messages(node.devices), handle.observer());
+    Ok(Sources { release_gpu: Some(release_gpu(nvml)), _vllm: Some(vllm) })
 }
 
 fn start_nvml(nvml: &Nvml, handle: &Handle) -> Result<ReleaseGpu, SourcesError> {
