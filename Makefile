@@ -81,7 +81,8 @@ install:
 	install -D -m755 -t $(DESTDIR)$(PREFIX)/sbin $(RELEASE)/gpuadmitd
 	install -d $(DESTDIR)$(UNITDIR) $(DESTDIR)$(SYSUSERSDIR)
 	for unit in $(UNITS); do \
-	  sed -E 's|^(Exec[A-Za-z]*=)[^ ]*/gpuadmitd|\1$(PREFIX)/sbin/gpuadmitd|' systemd/$$unit >$(DESTDIR)$(UNITDIR)/$$unit || exit 1; \
+	  sed -E 's|^(Exec[A-Za-z]*=)[^ ]*/gpuadmitd|\1$(PREFIX)/sbin/gpuadmitd|; s|/etc/gpuadmit/|$(CONFDIR)/|' \
+	    systemd/$$unit >$(DESTDIR)$(UNITDIR)/$$unit || exit 1; \
 	  chmod 644 $(DESTDIR)$(UNITDIR)/$$unit; \
 	done
 	install -m644 systemd/sysusers.conf $(DESTDIR)$(SYSUSERSDIR)/gpuadmit.conf

@@ -43,7 +43,8 @@ const DRAIN: Duration = Duration::from_mins(3);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a real vLLM: make test-vllm"]
 async fn a_real_engine_is_found_kept_from_overflowing_and_its_freeze_and_death_are_noticed() {
-    let outcome = timeout(TEST_TIMEOUT, run()).await.context("the test took too long").and_then(|outcome| outcome);
+    let outcome =
+        timeout(TEST_TIMEOUT, run()).await.context("the test took too long").and_then(|outcome| outcome);
     if let Err(error) = outcome {
         panic!("{error:#}");
     }

@@ -172,7 +172,7 @@ fn seconds_axis(panel: &Panel) -> String {
 fn legend(entries: &[(&str, &str)], y: f64) -> String {
     let spans: String = entries
         .iter()
-        .map(|(colour, name)| format!("<tspan fill=\"{colour}\">\u{2501} {name}\u{2003}</tspan>"))
+        .map(|(colour, name)| format!("<tspan dx=\"14\" fill=\"{colour}\">\u{2501} {name}</tspan>"))
         .collect();
     format!("<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{spans}</text>\n", WIDTH - RIGHT, y + 20.0)
 }
