@@ -98,6 +98,26 @@ fn the_death_of_its_processes_closes_it_and_drops_what_it_held() {
     let _ = admitted(&node.admit(at(6.1), &request(1000, Some(600))).unwrap());
 }
 
+#[test]
+fn a_dead_engine_core_closes_it_although_its_api_server_goes_on_answering() {
+    let mut node = ready_node(Settings::default(), 100);
+    let with_core = |start| {
+        let mut facts = facts("e", 1600, at(0.1));
+        facts.processes.push(EngineProcess { pid: 101, start_ticks: start, role: ProcessRole::EngineCore });
+        Observation::Engine(Box::new(facts))
+    };
+    node.observe(at(0.1), with_core(5));
+    let stale = |steps| RankReading { steps: Some(steps), ..rank(0, 100, 40, 2, 0, 3) };
+    node.observe(at(0.2), reading("e", at(0.2), vec![stale(50)]));
+    node.observe(at(0.3), Observation::Engine(Box::new(facts("e", 1600, at(0.3)))));
+    // The API server serves the last figures for seconds.
+    node.observe(at(0.4), reading("e", at(0.4), vec![stale(50)]));
+    assert_eq!(denied(&node.admit(at(0.5), &request(10, Some(10))).unwrap()).reason, Reason::EngineDown);
+    // A step shows that it lives after all.
+    node.observe(at(0.6), reading("e", at(0.6), vec![stale(51)]));
+    let _ = admitted(&node.admit(at(0.7), &request(10, Some(10))).unwrap());
+}
+
 // Rule 3: a low level of free device memory is healthy where the engine pre-allocates.
 
 fn device(now: Mono, free: u64, co_tenant: u64) -> [Observation; 2] {

@@ -47,6 +47,8 @@ pub(crate) struct Liveness {
     was_busy: bool,
     /// When a good reading was last made.
     read_at: Option<Mono>,
+    /// A process that it cannot do without was seen to be dead: only a step shows otherwise.
+    dead: bool,
     /// The one request let through to a suspect engine.
     probe: Option<(ReservationId, Mono)>,
     /// Probes that showed no step.
@@ -79,6 +81,7 @@ impl Liveness {
             longest_gap: Duration::ZERO,
             was_busy: false,
             read_at: None,
+            dead: false,
             probe: None,
             failed_probes: 0,
             lost: 0,
@@ -99,6 +102,7 @@ impl Liveness {
         if state == EngineState::Ready && matches!(self.state, EngineState::Starting | EngineState::Down) {
             self.load_time = Some(now.since(self.found_at));
         }
+        self.dead = false;
         if state != EngineState::Stalled {
             (self.probe, self.failed_probes) = (None, 0);
         }
@@ -131,6 +135,9 @@ impl Liveness {
             }
             (self.moved_at, self.lost) = (Some(read), 0);
             return self.enter(now, EngineState::Ready, "answers and makes progress");
+        }
+        if self.dead {
+            return false;
         }
         self.lost = self.lost.saturating_add(u32::from(pulse.lost));
         let moved = *self.moved_at.get_or_insert(read);
@@ -175,6 +182,13 @@ impl Liveness {
         stale
             && open
             && self.enter(now, EngineState::Unknown, format!("alive, but metrics are unreadable: {why}"))
+    }
+
+    /// A process that it cannot do without is dead.
+    pub(crate) fn died(&mut self, now: Mono, why: String) -> bool {
+        let changed = self.enter(now, EngineState::Down, why);
+        self.dead = true;
+        changed
     }
 
     /// Nothing listens.

@@ -118,6 +118,19 @@ pub enum ProcessRole {
     Helper,
 }
 
+impl ProcessRole {
+    /// For sentences.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ApiServer => "API server",
+            Self::EngineCore => "EngineCore",
+            Self::Worker => "worker",
+            Self::Helper => "helper",
+        }
+    }
+}
+
 /// One scrape of `/metrics`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EngineReading {

@@ -57,10 +57,12 @@ impl Node {
             None => self.new_engine(now, facts),
             Some(index) => {
                 let Some(engine) = self.engines.get_mut(index) else { return };
-                let restarted = another_life(&engine.facts, &facts);
+                let fate = fate(&engine.facts, &facts);
                 engine.facts = facts;
-                if restarted {
-                    self.restarted(now, index);
+                match fate {
+                    Fate::Lives => {}
+                    Fate::Restarted => self.restarted(now, index),
+                    Fate::LostProcess(role) => self.died(now, index, role),
                 }
             }
         }
@@ -92,6 +94,16 @@ impl Node {
         }
         let message = format!("engine {name} was started again; {lost} reservations dropped");
         self.history.push(now, EventKind::EngineRestarted, Some(&name), None, message);
+    }
+
+    /// One of the processes that an engine cannot do without is dead. The others may go on answering for seconds with
+    /// figures that nobody renews.
+    fn died(&mut self, now: Mono, index: usize, role: ProcessRole) {
+        let Some(engine) = self.engines.get_mut(index) else { return };
+        engine.forget_all();
+        if engine.live.died(now, format!("its {} process is dead", role.as_str())) {
+            self.tell_state(now, index);
+        }
     }
 
     fn engine_gone(&mut self, now: Mono, engine: &str, evidence: String) {
@@ -242,12 +254,29 @@ impl Node {
     }
 }
 
-/// Whether an engine's API server is another process than before. Processes we do not see tell nothing.
-fn another_life(before: &EngineFacts, now: &EngineFacts) -> bool {
-    let api = |facts: &EngineFacts| {
-        let servers = facts.processes.iter().filter(|process| process.role == ProcessRole::ApiServer);
-        servers.map(|process| (process.pid, process.start_ticks)).collect::<Vec<_>>()
+/// What new facts say of an engine's life.
+enum Fate {
+    Lives,
+    /// Its API server is another process than before.
+    Restarted,
+    /// A process of this role is gone and none has taken its place.
+    LostProcess(ProcessRole),
+}
+
+/// Compares an engine's own processes. Those we do not see tell nothing, and helpers may come and go.
+fn fate(before: &EngineFacts, now: &EngineFacts) -> Fate {
+    let of = |facts: &EngineFacts, role: ProcessRole| {
+        let processes = facts.processes.iter().filter(|process| process.role == role);
+        processes.map(|process| (process.pid, process.start_ticks)).collect::<Vec<_>>()
     };
-    let (before, now) = (api(before), api(now));
-    !before.is_empty() && !now.is_empty() && !before.iter().any(|process| now.contains(process))
+    let api = (of(before, ProcessRole::ApiServer), of(now, ProcessRole::ApiServer));
+    if !api.0.is_empty() && !api.1.is_empty() && !api.0.iter().any(|process| api.1.contains(process)) {
+        return Fate::Restarted;
+    }
+    for role in [ProcessRole::EngineCore, ProcessRole::Worker, ProcessRole::ApiServer] {
+        if of(now, role).len() < of(before, role).len() {
+            return Fate::LostProcess(role);
+        }
+    }
+    Fate::Lives
 }
