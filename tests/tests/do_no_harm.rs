@@ -114,7 +114,8 @@ fn a_dead_engine_core_closes_it_although_its_api_server_goes_on_answering() {
     node.observe(at(0.4), reading("e", at(0.4), vec![stale(50)]));
     assert_eq!(denied(&node.admit(at(0.5), &request(10, Some(10))).unwrap()).reason, Reason::EngineDown);
     // A step shows that it lives after all.
-    node.observe(at(0.6), reading("e", at(0.6), vec![stale(51)]));
+    let stepped = RankReading { steps: Some(51), ..rank(0, 100, 0, 0, 0, 5) };
+    node.observe(at(0.6), reading("e", at(0.6), vec![stepped]));
     let _ = admitted(&node.admit(at(0.7), &request(10, Some(10))).unwrap());
 }
 
