@@ -3,3 +3,4 @@
 pub mod bench;
 pub mod binary;
 pub mod node_kit;
+pub mod served;
