@@ -90,3 +90,41 @@ impl Body for Counted {
         self.body.size_hint()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use gpuadmit_core::settings::Settings;
+    use tokio::sync::watch;
+    use tonic::Code;
+
+    use super::*;
+    use crate::{handle::Handle, rpc::Parts};
+
+    async fn code(peer: Option<Peer>) -> Code {
+        let services = Services::new(&Parts {
+            handle: Handle::new(Settings::default(), 0),
+            simulated: false,
+            release_gpu: None,
+            message_bytes: 1024,
+            stopping: watch::Sender::new(false).subscribe(),
+        });
+        let mut request = Request::new(TonicBody::empty());
+        *request.uri_mut() = "/gpuadmit.v1.Nobody/Ask".parse().unwrap();
+        if let Some(peer) = peer {
+            request.extensions_mut().insert(peer);
+        }
+        let response = Gate(Arc::new(services.unwrap())).call(request).await.unwrap();
+        Status::from_header_map(response.headers()).unwrap().code()
+    }
+
+    fn peer(allowed: bool) -> Option<Peer> {
+        Some(Peer { uid: 4002, allowed, activity: Arc::default() })
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_may_not_call_is_refused_before_any_service() {
+        assert_eq!(code(peer(false)).await, Code::PermissionDenied);
+        assert_eq!(code(None).await, Code::PermissionDenied);
+        assert_eq!(code(peer(true)).await, Code::Unimplemented);
+    }
+}

@@ -1,0 +1,227 @@
+//! `gpuadmitd` as a program: its command line, its socket, what it tells the service manager, its end.
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking, its helpers included"
+)]
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Read as _},
+    os::unix::{fs::PermissionsExt as _, net::UnixDatagram, net::UnixStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Output, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use gpuadmit_tests::binary::binary;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use tempfile::TempDir;
+
+/// Longest wait for what happens at once on an idle machine.
+const SOON: Duration = Duration::from_secs(20);
+
+fn folder() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+/// A configuration without sources.
+fn quiet(folder: &Path) -> PathBuf {
+    let file = folder.join("gpuadmit.toml");
+    fs::write(&file, "[nvml]\nenabled = false\n[vllm]\ndiscover = false\n").unwrap();
+    file
+}
+
+fn command(folder: &Path) -> Command {
+    let mut command = Command::new(binary("gpuadmitd"));
+    command.arg("--config").arg(quiet(folder)).stdin(Stdio::null()).stderr(Stdio::piped());
+    command
+}
+
+/// A running daemon, killed when dropped.
+struct Running(Child);
+
+impl Running {
+    fn start(folder: &Path) -> Self {
+        let socket = folder.join("s");
+        let running = Self(command(folder).arg("--socket").arg(&socket).spawn().unwrap());
+        within(SOON, || UnixStream::connect(&socket).is_ok());
+        running
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(i32::try_from(self.0.id()).unwrap()), signal).unwrap();
+    }
+
+    fn wait(mut self) -> ExitStatus {
+        let mut status = None;
+        within(SOON, || {
+            status = self.0.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn within(time: Duration, mut happens: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !happens() {
+        assert!(start.elapsed() < time, "it did not happen within {time:?}");
+        sleep(Duration::from_millis(10));
+    }
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+fn check(content: &str) -> Output {
+    let folder = folder();
+    let file = folder.path().join("c.toml");
+    fs::write(&file, content).unwrap();
+    Command::new(binary("gpuadmitd")).arg("--check-config").arg("--config").arg(&file).output().unwrap()
+}
+
+#[test]
+fn sigterm_and_sigint_end_it_well_and_leave_no_socket() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let folder = folder();
+        let running = Running::start(folder.path());
+        let mode = fs::metadata(folder.path().join("s")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o660);
+        running.signal(signal);
+        assert!(running.wait().success());
+        assert!(!folder.path().join("s").exists());
+    }
+}
+
+#[test]
+fn a_second_daemon_on_its_socket_is_refused_with_the_reason() {
+    let folder = folder();
+    let running = Running::start(folder.path());
+    let second = command(folder.path()).arg("--socket").arg(folder.path().join("s")).output().unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    assert!(text(&second.stderr).contains("another gpuadmitd serves"), "{}", text(&second.stderr));
+    assert!(UnixStream::connect(folder.path().join("s")).is_ok(), "the first still serves");
+    drop(running);
+}
+
+#[test]
+fn the_socket_of_a_killed_daemon_is_taken_over() {
+    let folder = folder();
+    let killed = Running::start(folder.path());
+    killed.signal(Signal::SIGKILL);
+    assert!(!killed.wait().success());
+    assert!(folder.path().join("s").exists());
+    drop(Running::start(folder.path()));
+}
+
+#[test]
+fn of_two_daemons_started_at_once_one_serves() {
+    let folder = folder();
+    let start = || command(folder.path()).arg("--socket").arg(folder.path().join("s")).spawn().unwrap();
+    let mut both = [Running(start()), Running(start())];
+    let mut ended = || both.iter_mut().filter_map(|one| one.0.try_wait().unwrap()).count();
+    within(SOON, || ended() > 0);
+    within(SOON, || UnixStream::connect(folder.path().join("s")).is_ok());
+    assert_eq!(ended(), 1);
+}
+
+#[test]
+fn a_good_configuration_is_ok() {
+    let output = check("mode = \"observe\"\n");
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), "ok\n"));
+}
+
+#[test]
+fn a_bad_configuration_is_told_in_full_and_exits_with_2() {
+    let output = check("[limits]\nconnections = 0\n[admission]\nlease_ms = 5\n");
+    assert_eq!(output.status.code(), Some(2));
+    let expected = "limits.connections: 0 is not allowed; 1 to 4096\n\
+                    admission.lease_ms: 5 is not allowed; 1000 to 86400000\n";
+    assert_eq!((text(&output.stderr), text(&output.stdout)), (expected, ""));
+}
+
+#[test]
+fn a_daemon_with_a_bad_configuration_does_not_start_with_another() {
+    let folder = folder();
+    let file = folder.path().join("c.toml");
+    fs::write(&file, "[limits]\nconnections = 0\n").unwrap();
+    let output = Command::new(binary("gpuadmitd")).arg("--config").arg(&file).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn the_service_manager_is_told_of_start_life_and_end() {
+    let folder = folder();
+    let manager = UnixDatagram::bind(folder.path().join("notify")).unwrap();
+    manager.set_read_timeout(Some(SOON)).unwrap();
+    let mut command = command(folder.path());
+    command.arg("--socket").arg(folder.path().join("s"));
+    command.env("NOTIFY_SOCKET", folder.path().join("notify")).env("WATCHDOG_USEC", "400000");
+    let running = Running(command.spawn().unwrap());
+    let mut told = Told { manager, seen: String::new() };
+    told.until("READY=1");
+    assert!(UnixStream::connect(folder.path().join("s")).is_ok(), "ready means that it answers");
+    told.until("STATUS=0 of 0 engines ready");
+    told.seen.clear();
+    told.until("WATCHDOG=1");
+    running.signal(Signal::SIGTERM);
+    told.until("STOPPING=1");
+    assert!(running.wait().success());
+}
+
+/// What the service manager was told.
+struct Told {
+    manager: UnixDatagram,
+    seen: String,
+}
+
+impl Told {
+    fn until(&mut self, wanted: &str) {
+        let mut buffer = [0; 4096];
+        while !self.seen.contains(wanted) {
+            let length = self.manager.recv(&mut buffer).unwrap();
+            self.seen.push_str(text(&buffer[..length]));
+            self.seen.push('\n');
+        }
+    }
+}
+
+#[test]
+fn it_serves_the_socket_that_systemd_passes() {
+    let activate = Path::new("/usr/bin/systemd-socket-activate");
+    if !activate.exists() {
+        eprintln!("SKIPPED: {} is not installed", activate.display());
+        return;
+    }
+    let folder = folder();
+    let socket = folder.path().join("passed");
+    let mut command = Command::new(activate);
+    command.arg("--listen").arg(&socket).arg(binary("gpuadmitd")).arg("--config").arg(quiet(folder.path()));
+    let mut running = Running(command.stderr(Stdio::piped()).spawn().unwrap());
+    within(SOON, || UnixStream::connect(&socket).is_ok());
+    // The daemon greets each connection with its HTTP/2 settings once the client has sent its preface.
+    let mut stream = UnixStream::connect(&socket).unwrap();
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    std::io::Write::write_all(&mut stream, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+    let mut header = [0; 9];
+    stream.read_exact(&mut header).unwrap();
+    assert_eq!(header[3], 4, "a SETTINGS frame");
+    running.signal(Signal::SIGTERM);
+    let journal = BufReader::new(running.0.stderr.take().unwrap());
+    assert!(running.wait().success());
+    assert!(socket.exists(), "the socket is systemd's to remove");
+    assert!(journal.lines().all(|line| !line.unwrap().contains("ERROR")));
+}
