@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use gpuadmit_sim::Scenario;
 use tokio::{sync::watch, task::JoinSet, time::timeout};
 
 use crate::{
@@ -15,7 +16,7 @@ use crate::{
     listen::{Bound, Incoming, ListenError},
     notify::{self, Notifier},
     rpc::{self, Allowed, Parts, Services},
-    sources::{self, Simulation, Sources, SourcesError},
+    sources::{self, Sources, SourcesError},
 };
 
 /// Time for open calls to be answered once the daemon stops.
@@ -59,16 +60,17 @@ impl Daemon {
     ///
     /// # Errors
     /// [`DaemonError`].
-    pub fn start(config: Config, simulation: Option<&Simulation>) -> Result<Self, DaemonError> {
+    pub fn start(config: Config, simulation: Option<Scenario>) -> Result<Self, DaemonError> {
         let bound = Bound::new(&config.socket)?;
         let allowed = Allowed::new(&config.socket, bound.file_gid());
         let incoming = Incoming::new(bound, allowed, &config.limits)?;
         let handle = Handle::new(config.settings(), epoch());
+        let simulated = simulation.is_some();
         let sources = sources::start(&config, simulation, &handle)?;
         let stopping = watch::Sender::new(false);
         let services = Arc::new(Services::new(&Parts {
             handle: handle.clone(),
-            simulated: simulation.is_some(),
+            simulated,
             release_gpu: sources.release_gpu.clone(),
             message_bytes: usize::try_from(config.limits.message_bytes).unwrap_or(usize::MAX),
             stopping: stopping.subscribe(),

@@ -1,16 +1,16 @@
 //! `gpuadmitd`: reads the command line and the configuration, then runs the daemon until it is told to stop.
 
-use std::{process::ExitCode, thread::available_parallelism, time::Duration};
+use std::{path::PathBuf, process::ExitCode, thread::available_parallelism, time::Duration};
 
 use anyhow::Context as _;
 use clap::Parser as _;
+use gpuadmit_sim::{Scenario, ScenarioError};
 use gpuadmitd::{
     args::{Args, Role},
     config::{Config, ConfigError},
     daemon::Daemon,
     log,
     source::nvml::child::{ChildOptions, child_main},
-    sources::Simulation,
 };
 use tokio::{
     runtime::{Builder, Runtime},
@@ -34,13 +34,16 @@ fn main() -> ExitCode {
         Ok(config) => config,
         Err(error) => return refuse(&error.to_string()),
     };
+    let simulation = match scenario(args.simulate) {
+        Ok(scenario) => scenario,
+        Err(error) => return refuse(&error.to_string()),
+    };
     if args.check_config {
         println!("ok");
         return ExitCode::SUCCESS;
     }
     log::start(&config.log.level);
-    let simulation = args.simulate.map(|scenario| Simulation { scenario });
-    match run(config, simulation.as_ref()) {
+    match run(config, simulation) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
@@ -63,7 +66,14 @@ fn configuration(args: &Args) -> Result<Config, ConfigError> {
     Ok(config)
 }
 
-fn run(config: Config, simulation: Option<&Simulation>) -> anyhow::Result<()> {
+/// The node to simulate: by its file, or the one built in; `None`: the real one is served.
+fn scenario(asked: Option<Option<PathBuf>>) -> Result<Option<Scenario>, ScenarioError> {
+    let load =
+        |file: Option<PathBuf>| file.map_or_else(|| Ok(Scenario::default()), |file| Scenario::load(&file));
+    asked.map(load).transpose()
+}
+
+fn run(config: Config, simulation: Option<Scenario>) -> anyhow::Result<()> {
     let cores = available_parallelism().map_or(1, usize::from);
     let runtime = runtime(config.limits.worker_threads(cores)).context("cannot start threads")?;
     let ended = runtime.block_on(async {

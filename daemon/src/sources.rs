@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
-use gpuadmit_sim::{Scenario, ScenarioError};
+use gpuadmit_sim::Scenario;
 
 use crate::{
     config::{self, Config, Nvml, read_bounded},
@@ -20,13 +20,6 @@ use crate::{
 
 /// Largest API key file, bytes.
 const MAX_KEY_BYTES: u64 = 4096;
-
-/// The simulated node to serve instead of the real one.
-#[derive(Clone, Debug, Default)]
-pub struct Simulation {
-    /// Its scenario file; absent: the one built in.
-    pub scenario: Option<PathBuf>,
-}
 
 /// Why a source cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -47,9 +40,6 @@ pub enum SourcesError {
     /// An engine's address is none.
     #[error(transparent)]
     Address(#[from] AddressError),
-    /// The simulated node's scenario is not allowed.
-    #[error(transparent)]
-    Scenario(#[from] ScenarioError),
     /// The simulated node cannot start.
     #[error(transparent)]
     Simulated(#[from] gpuadmit_sim::Error),
@@ -69,11 +59,11 @@ pub(crate) struct Sources {
 /// [`SourcesError`].
 pub(crate) fn start(
     config: &Config,
-    simulation: Option<&Simulation>,
+    simulation: Option<Scenario>,
     handle: &Handle,
 ) -> Result<Sources, SourcesError> {
-    if let Some(simulation) = simulation {
-        return simulated(config, simulation, handle);
+    if let Some(scenario) = simulation {
+        return simulated(config, scenario, handle);
     }
     let options = vllm_options(config)?;
     let wanted = options.discover || !options.engines.is_empty();
@@ -83,8 +73,7 @@ pub(crate) fn start(
 }
 
 /// Real engines and configured ones are no part of a simulated node; all else is as configured.
-fn simulated(config: &Config, simulation: &Simulation, handle: &Handle) -> Result<Sources, SourcesError> {
-    let scenario = simulation.scenario.as_deref().map_or_else(|| Ok(Scenario::default()), Scenario::load)?;
+fn simulated(config: &Config, scenario: Scenario, handle: &Handle) -> Result<Sources, SourcesError> {
     let options = vllm_options(config)?;
     let node = simulate::start(scenario, handle)?;
     let options = Options { discover: false, engines: node.engines, ..options };

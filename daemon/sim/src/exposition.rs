@@ -47,7 +47,9 @@ fn gauges(page: &mut Page<'_>, stats: &Stats, asleep: bool) {
     page.gauge("vllm:num_requests_waiting", "Number of requests waiting to be processed.", waiting);
     page.gauges(
         "vllm:num_requests_waiting_by_reason",
-        "Number of waiting requests by reason.",
+        "Number of waiting requests by reason. Reason labels: 'capacity' = waiting for scheduling capacity; 'deferred' = \
+         deferred by transient constraints (LoRA budget, KV transfer, blocked status). Sum of all reasons equals \
+         vllm:num_requests_waiting.",
         "reason",
         &[("capacity", waiting), ("deferred", 0.0)],
     );

@@ -22,12 +22,12 @@ const CO_TENANT_PIDS: u32 = 100_000;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No port for an engine.
-    #[error("simulated engine {engine}: no port on the loopback interface: {source}")]
+    #[error("simulated engine {engine}: no port on the loopback interface: {why}")]
     Port {
         /// Its name.
         engine: String,
         /// Why.
-        source: std::io::Error,
+        why: std::io::Error,
     },
 }
 
@@ -94,7 +94,7 @@ impl SimNode {
         for (index, spec) in (0..).zip(&scenario.engines) {
             let outputs = scenario.traffic.output_tokens;
             let (live, socket) = Live::bind(spec.clone(), index, outputs, scenario.seed)
-                .map_err(|source| Error::Port { engine: spec.name.clone(), source })?;
+                .map_err(|why| Error::Port { engine: spec.name.clone(), why })?;
             let live = Arc::new(live);
             let (kill, killed) = mpsc::channel(MAX_KILLS);
             tasks.spawn(Arc::clone(&live).run(socket, killed));

@@ -202,16 +202,16 @@ pub enum Incident {
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
     /// The file cannot be read.
-    #[error("scenario {path}: {source}")]
+    #[error("scenario {path}: {why}")]
     Unreadable {
         /// The file.
         path: String,
         /// Why.
-        source: std::io::Error,
+        why: std::io::Error,
     },
     /// No TOML, an unknown key, or a value of another type.
     #[error("scenario: {0}")]
-    Syntax(#[from] toml::de::Error),
+    Syntax(toml::de::Error),
     /// A value is out of its range.
     #[error("scenario: {key} = {value} is not allowed; {allowed}")]
     OutOfRange {
@@ -230,7 +230,7 @@ impl Scenario {
     /// # Errors
     /// Names the key, its value, and what is allowed.
     pub fn parse(text: &str) -> Result<Self, ScenarioError> {
-        let scenario: Self = toml::from_str(text)?;
+        let scenario: Self = toml::from_str(text).map_err(ScenarioError::Syntax)?;
         scenario.check()?;
         Ok(scenario)
     }
@@ -240,7 +240,7 @@ impl Scenario {
     /// # Errors
     /// As [`Self::parse`], and when the file cannot be read.
     pub fn load(path: &Path) -> Result<Self, ScenarioError> {
-        let unreadable = |source| ScenarioError::Unreadable { path: path.display().to_string(), source };
+        let unreadable = |why| ScenarioError::Unreadable { path: path.display().to_string(), why };
         let bytes = std::fs::metadata(path).map_err(unreadable)?.len();
         if bytes > MAX_FILE_BYTES {
             let message = format!("{bytes} bytes; at most {MAX_FILE_BYTES} are allowed");
