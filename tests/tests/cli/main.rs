@@ -1,6 +1,7 @@
 //! The `gpuadmit` command as its callers see it: exit codes, output, and what reaches the daemon.
 
 mod fake;
+mod live;
 
 use std::{
     path::Path,

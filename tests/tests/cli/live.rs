@@ -1,0 +1,92 @@
+//! The command against the real daemon on a simulated node.
+
+use std::{
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use gpuadmit_tests::binary::binary;
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::{
+    process::{Child, Command},
+    time::sleep,
+};
+
+use crate::{DEADLINE, assert_ended, finish, gpuadmit, text};
+
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+struct Live {
+    folder: TempDir,
+    _daemon: Child,
+}
+
+impl Live {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new(binary("gpuadmitd"));
+        command.arg("--simulate").arg("--socket").arg(folder.path().join("s")).kill_on_drop(true);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Self { folder, _daemon: command.spawn().unwrap() }
+    }
+
+    async fn run(&self, arguments: &[&str]) -> std::process::Output {
+        finish(gpuadmit(&self.folder.path().join("s"), arguments)).await
+    }
+
+    /// Runs it again and again until its exit code and output are as `wanted`.
+    async fn run_until(&self, arguments: &[&str], wanted: impl Fn(Option<i32>, &str) -> bool) -> String {
+        let started = Instant::now();
+        loop {
+            let output = self.run(arguments).await;
+            let stdout = text(&output.stdout);
+            if wanted(output.status.code(), stdout) {
+                return stdout.to_owned();
+            }
+            assert!(started.elapsed() < DEADLINE, "{arguments:?}: {stdout}{}", text(&output.stderr));
+            sleep(LOOK_EVERY).await;
+        }
+    }
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_default()
+}
+
+fn all_have_headroom(of: &Value) -> bool {
+    of.as_array().is_some_and(|all| !all.is_empty() && all.iter().all(|one| !one["headroom"].is_null()))
+}
+
+#[tokio::test]
+async fn a_simulated_node_shows_engines_and_devices_with_headroom_and_takes_a_request() {
+    let started = Instant::now();
+    let live = Live::start();
+    let status = live
+        .run_until(&["status", "--json"], |_, stdout| {
+            let status = json(stdout);
+            all_have_headroom(&status["engines"]) && all_have_headroom(&status["devices"])
+        })
+        .await;
+    println!("engines and devices with headroom after {:?}", started.elapsed());
+    assert_eq!(json(&status)["simulated"], true);
+    let shown = live.run(&["status"]).await;
+    assert!(text(&shown.stdout).starts_with("SIMULATED"), "{}", text(&shown.stdout));
+
+    let model = json(&status)["engines"][0]["models"][0].as_str().unwrap().to_owned();
+    let ask = ["admit", &model, "--prompt-tokens", "64", "--max-tokens", "16", "--request-id", "r", "--json"];
+    let admitted = json(&live.run_until(&ask, |code, _| code == Some(0)).await);
+    let id = admitted["admitted"]["reservation_id"].as_str().unwrap().to_owned();
+
+    let explained = live.run(&["explain", &id]).await;
+    assert_ended(&explained, 0);
+    assert!(text(&explained.stdout).contains(" need = "), "{}", text(&explained.stdout));
+    assert_ended(&live.run(&["progress", &id, "--generated-tokens", "4"]).await, 0);
+    assert_eq!(text(&live.run(&["complete", "--request-id", "r"]).await.stdout), "released\n");
+    assert_eq!(text(&live.run(&["complete", &id]).await.stdout), "had ended before\n");
+
+    let unknown = live.run(&["admit", "no-such-model", "--prompt-tokens", "64", "--json"]).await;
+    assert_ended(&unknown, 1);
+    assert_eq!(json(text(&unknown.stdout))["denied"]["reason"], "UNKNOWN_MODEL");
+    assert!(text(&live.run(&["events"]).await.stdout).contains("ENGINE_READY"));
+}
