@@ -59,10 +59,11 @@ fn no(denied: &Denied, paint: Paint) -> String {
     let word = paint.text(Mood::Bad, "denied");
     let mut text = format!("{word} {}\n", reason_word(denied.reason));
     text += &sentence("  ", &denied.message);
-    let retry = denied.retry_after_ms.map_or_else(
-        || "no time to retry can be told".to_owned(),
-        |ms| format!("Retry-After: {} (room in {})", ms.div_ceil(1_000), duration(ms)),
-    );
+    let retry = match (denied.retry_after_ms, denied.http_status) {
+        (Some(ms), _) => format!("Retry-After: {} (room in {})", ms.div_ceil(1_000), duration(ms)),
+        (None, 400 | 404 | 413) => "no retry: it can never succeed".to_owned(),
+        (None, _) => "no Retry-After: when there will be room is unknown".to_owned(),
+    };
     text += &flow("  answer    ", ", ", &[format!("HTTP {}", denied.http_status), retry]);
     if let Some(engine) = &denied.engine {
         text += &format!("  engine    {}\n", safe(engine));

@@ -26,6 +26,8 @@ pub(crate) fn event(event: &Event, missed: u64, paint: Paint) -> String {
 /// One event on the status screen, in one line; what does not fit is in `gpuadmit events`.
 pub(crate) fn brief(event: &Event, paint: Paint) -> String {
     let subject = event.engine.as_deref().or(event.device.as_deref()).unwrap_or("");
+    // Most messages name their subject themselves.
+    let subject = if event.message.contains(subject) { "" } else { subject };
     let name = fitted(subject, BRIEF_NAME_COLUMNS);
     let (severity, mood) = severity(event.severity);
     let line = format!(

@@ -11,13 +11,12 @@ use super::{
 
 /// One decision with the sum that it rests on.
 pub(crate) fn decision(record: &DecisionRecord, paint: Paint) -> String {
-    let mut text = headline(record, paint);
-    text += &sentence("  ", &record.message);
-    if let Some(terms) = &record.terms {
-        text += &flow("  ", " ", &sum(terms));
-        text += &flow("  ", ", ", &basis(terms));
+    let text = headline(record, paint);
+    match &record.terms {
+        // The message tells the same sum.
+        Some(terms) => text + &flow("  ", " ", &sum(terms)) + &flow("  ", ", ", &basis(terms)),
+        None => text + &sentence("  ", &record.message),
     }
-    text
 }
 
 fn headline(record: &DecisionRecord, paint: Paint) -> String {
@@ -28,7 +27,7 @@ fn headline(record: &DecisionRecord, paint: Paint) -> String {
         }
         (None, None) => paint.text(Mood::Good, "admitted"),
     };
-    let mut fields = vec![date_and_time(record.unix_ms), verdict];
+    let mut fields = vec![verdict];
     if let Some(id) = record.reservation_id {
         let state = record.reservation_state.as_deref().unwrap_or(UNKNOWN);
         fields.push(format!("{id:016x} {}", fitted(state, 10)));
@@ -41,7 +40,7 @@ fn headline(record: &DecisionRecord, paint: Paint) -> String {
     {
         fields.push(class.as_str_name().trim_start_matches("PRIORITY_CLASS_").to_lowercase());
     }
-    flow("", "  ", &fields)
+    flow(&(date_and_time(record.unix_ms) + "  "), "  ", &fields)
 }
 
 /// `1,240 used + 300 growth + 70 need = 1,610 ≤ 4,095 blocks`; terms of zero are left out.
@@ -79,7 +78,10 @@ fn basis(terms: &Terms) -> [String; 4] {
         format!("prompt {}", counted(terms.prompt_tokens, "token")),
         format!("output {}", counted(terms.output_tokens, "token")),
         format!("{} before", counted(terms.reservations, "reservation")),
-        format!("reading of rank {} {}", terms.rank, age(terms.age_ms)),
+        match terms.rank {
+            0 => format!("reading {}", age(terms.age_ms)),
+            rank => format!("reading of rank {rank} {}", age(terms.age_ms)),
+        },
     ]
 }
 

@@ -60,8 +60,8 @@ fn all_have_headroom(of: &Value) -> bool {
 
 #[tokio::test]
 async fn a_simulated_node_shows_engines_and_devices_with_headroom_and_takes_a_request() {
-    let started = Instant::now();
     let live = Live::start();
+    let started = Instant::now();
     let status = live
         .run_until(&["status", "--json"], |_, stdout| {
             let status = json(stdout);
