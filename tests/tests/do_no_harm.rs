@@ -382,3 +382,41 @@ fn a_denial_tells_when_room_is_predicted() {
     let wait = denied(&denial).retry_after.unwrap();
     assert!(wait > Duration::from_millis(900) && wait < Duration::from_millis(1100), "{wait:?}");
 }
+
+#[test]
+fn an_abort_that_no_counter_counts_does_not_hide_the_request_that_took_its_place() {
+    let mut node = ready_node(Settings::default(), 100);
+    let first = admitted(&node.admit(at(0.1), &request(160, Some(160))).unwrap()).reservation;
+    node.observe(at(0.2), reading("e", at(0.2), vec![rank(0, 100, 10, 1, 0, 0)]));
+    let cancelled = gpuadmit_core::request::Completion {
+        outcome: gpuadmit_core::request::Outcome::Cancelled,
+        ..gpuadmit_tests::node_kit::OK
+    };
+    node.complete(at(0.25), Reference::Id(first), cancelled);
+    let _ = admitted(&node.admit(at(0.26), &request(160, Some(160))).unwrap());
+    // One left without being counted, another came: the counts are as before, and nothing is bypass traffic.
+    let after = RankReading { steps: Some(9), ..rank(0, 100, 10, 1, 0, 0) };
+    node.observe(at(0.3), reading("e", at(0.3), vec![after]));
+    assert_eq!(node.snapshot(at(0.3)).engines[0].bypass_requests, Some(0));
+}
+
+#[test]
+fn a_restart_is_told_once() {
+    let mut node = ready_node(Settings::default(), 100);
+    let life = |now, start: f64, steps| match reading("e", now, vec![rank(0, 100, 0, 0, 0, steps)]) {
+        Observation::Reading { engine, mut reading } => {
+            reading.process_start = Some(start);
+            Observation::Reading { engine, reading }
+        }
+        other => other,
+    };
+    node.observe(at(1.0), life(at(1.0), 500.0, 70));
+    let mut anew = facts("e", 1600, at(2.0));
+    anew.processes[0].start_ticks = 99;
+    node.observe(at(2.0), Observation::Engine(Box::new(anew)));
+    node.observe(at(3.0), life(at(3.0), 900.0, 0));
+    let events = node.snapshot(at(3.1)).events;
+    let told = events.iter().filter(|event| event.kind.as_str() == "ENGINE_RESTARTED").count();
+    assert_eq!(told, 1);
+    assert_eq!(state(&mut node, at(3.1)), EngineState::Ready);
+}

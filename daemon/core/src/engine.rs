@@ -132,6 +132,14 @@ impl Engine {
         }
     }
 
+    /// Other processes have taken its place: nothing that was read of it holds any more.
+    pub(crate) fn begin_anew(&mut self) {
+        self.forget_all();
+        self.pools.clear();
+        self.ledger.sums.clear();
+        self.process_start = None;
+    }
+
     fn busy(&self) -> bool {
         self.pools.iter().filter_map(|pool| pool.figures.as_ref()).any(Figures::busy)
     }
@@ -146,9 +154,16 @@ impl Engine {
         not_after: Mono,
         settings: &Settings,
     ) {
-        let first = self.ledger.ended.iter().filter(|ended| !ended.seen && ended.at <= not_after);
-        for ended in first {
-            take_arrivals(arrivals, ended.rank, ended.sequences);
+        for ended in self.ledger.ended.iter().filter(|ended| ended.at <= not_after) {
+            match (ended.seen, ended.finished) {
+                // It came and went between two readings.
+                (false, true) => {
+                    take_arrivals(arrivals, ended.rank, ended.sequences);
+                }
+                // It left the engine without being counted as finished: an arrival that took its place was not counted.
+                (true, false) => add_arrivals(arrivals, ended.rank, ended.sequences),
+                _ => {}
+            }
         }
         let late = not_before.before(settings.delivery_grace);
         let unexplained = self.unexplained();
@@ -398,4 +413,11 @@ fn take_arrivals(arrivals: &mut [Option<u64>], rank: Option<usize>, wanted: u64)
     let count = arrivals.get_mut(index)?.as_mut().filter(|count| **count > 0)?;
     *count = count.saturating_sub(wanted);
     Some(index)
+}
+
+/// Adds arrivals that the counters missed at `rank`.
+fn add_arrivals(arrivals: &mut [Option<u64>], rank: Option<usize>, missed: u64) {
+    if let Some(Some(count)) = rank.and_then(|rank| arrivals.get_mut(rank)) {
+        *count = count.saturating_add(missed);
+    }
 }

@@ -71,6 +71,8 @@ pub(crate) struct Ended {
     pub(crate) unshown: Blocks,
     /// Whether a reading had shown it; otherwise its arrival is still to be accounted for.
     pub(crate) seen: bool,
+    /// Finished by the engine, which counts those alone and not the aborted (vLLM 0.32 v1/metrics/stats.py).
+    pub(crate) finished: bool,
     /// Sequences, as the engine counts requests.
     pub(crate) sequences: u64,
 }
@@ -132,12 +134,12 @@ impl Ledger {
     pub(crate) fn end(&mut self, id: ReservationId, now: Mono, outcome: Outcome) -> Option<Reservation> {
         let reservation = self.remove(id)?;
         if reservation.seen_at.is_some() || outcome != Outcome::NotSent {
-            self.remember_end(&reservation, now);
+            self.remember_end(&reservation, now, outcome);
         }
         Some(reservation)
     }
 
-    fn remember_end(&mut self, reservation: &Reservation, now: Mono) {
+    fn remember_end(&mut self, reservation: &Reservation, now: Mono, outcome: Outcome) {
         if self.ended.len() >= ENDED_KEPT
             && let Some(oldest) = self.ended.pop_front()
         {
@@ -149,7 +151,8 @@ impl Ledger {
         }
         let seen = reservation.seen_at.is_some();
         let unshown = if seen { Blocks::ZERO } else { reservation.total };
-        self.ended.push_back(Ended { at: now, rank, shown, unshown, seen, sequences: u64::from(n) });
+        let (finished, sequences) = (outcome == Outcome::Ok, u64::from(n));
+        self.ended.push_back(Ended { at: now, rank, shown, unshown, seen, finished, sequences });
     }
 
     fn forget(&mut self, ended: Ended) {

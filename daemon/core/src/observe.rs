@@ -85,8 +85,7 @@ impl Node {
     fn restarted(&mut self, now: Mono, index: usize) {
         let Some(engine) = self.engines.get_mut(index) else { return };
         let lost = engine.ledger.live.len();
-        engine.forget_all();
-        engine.pools.clear();
+        engine.begin_anew();
         engine.live.enter(now, EngineState::Starting, "started again; has not answered yet");
         let name = Arc::clone(&engine.facts.engine);
         for device in self.devices.values_mut() {
