@@ -232,6 +232,10 @@ const OUT_OF_RANGE: &[(&str, &str)] = &[
     ("limits.connections = 0", "limits.connections: 0 is not allowed; 1 to 4096"),
     ("limits.streams_per_connection = 5000", "limits.streams_per_connection: 5000 is not allowed; 1 to 4096"),
     ("limits.message_bytes = 1", "limits.message_bytes: 1 is not allowed; 1024 to 67108864"),
+    (
+        "limits.buffered_bytes = 1",
+        "limits.buffered_bytes: 1 is not allowed; limits.message_bytes to 17179869184",
+    ),
     ("limits.header_bytes = 0", "limits.header_bytes: 0 is not allowed; 1024 to 1048576"),
     ("limits.idle_ms = 0", "limits.idle_ms: 0 is not allowed; 100 to 86400000"),
     ("limits.keepalive_ms = 1", "limits.keepalive_ms: 1 is not allowed; 1000 to 86400000"),

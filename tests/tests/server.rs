@@ -325,6 +325,82 @@ async fn a_message_that_is_too_large_is_refused_and_the_next_is_served() {
 }
 
 #[tokio::test]
+async fn requests_that_take_too_much_memory_together_are_refused_until_others_have_ended() {
+    let mut config = quiet();
+    (config.limits.message_bytes, config.limits.buffered_bytes) = (1 << 20, 1 << 20);
+    let served = Served::start(config);
+    ready_engine(&served.handle);
+    // Half of a message that declares a length of 900,000 bytes: it is held until the call ends.
+    let mut half = Half::open(&served, 900_000).await;
+    let prompt = gpuadmit_proto::v1::admit_request::Prompt::Text("x".repeat(200_000));
+    let request = AdmitRequest { prompt: Some(prompt), ..admit(1, 1) };
+    let mut admission = served.connection.admission();
+    let refused = async {
+        loop {
+            match admission.admit(request.clone()).await {
+                Err(status) => return status,
+                Ok(_) => sleep(Duration::from_millis(10)).await,
+            }
+        }
+    };
+    assert_eq!(timeout(SOON, refused).await.unwrap().code(), Code::ResourceExhausted);
+    admitted_one(&served).await;
+    half.end().await;
+    let taken = async {
+        while admission.admit(request.clone()).await.is_err() {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(SOON, taken).await.unwrap();
+}
+
+/// A call whose message never comes in full.
+struct Half(UnixStream);
+
+impl Half {
+    /// Speaks HTTP/2 by hand (RFC 9113): preface, SETTINGS, HEADERS of a call, DATA with the head of a message.
+    async fn open(served: &Served, declared: u32) -> Self {
+        let mut stream = UnixStream::connect(served.socket()).await.unwrap();
+        let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+        bytes.extend(frame(4, 0, 0, &[]));
+        // HPACK: indexed :method POST and :scheme http; literals without indexing for the rest (RFC 7541).
+        let mut headers = vec![0x83, 0x86];
+        for (name, value) in [
+            (":path", "/gpuadmit.v1.Admission/Admit"),
+            (":authority", "localhost"),
+            ("content-type", "application/grpc"),
+            ("te", "trailers"),
+        ] {
+            headers.push(0);
+            for text in [name, value] {
+                headers.push(u8::try_from(text.len()).unwrap());
+                headers.extend(text.as_bytes());
+            }
+        }
+        bytes.extend(frame(1, 4, 1, &headers));
+        let mut data = vec![0];
+        data.extend(declared.to_be_bytes());
+        bytes.extend(frame(0, 0, 1, &data));
+        stream.write_all(&bytes).await.unwrap();
+        Self(stream)
+    }
+
+    async fn end(&mut self) {
+        self.0.shutdown().await.unwrap();
+    }
+}
+
+/// An HTTP/2 frame: length, kind, flags, stream, payload.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let mut bytes = length[1..].to_vec();
+    bytes.extend([kind, flags]);
+    bytes.extend(stream.to_be_bytes());
+    bytes.extend(payload);
+    bytes
+}
+
+#[tokio::test]
 async fn a_header_that_is_too_large_is_refused_and_the_next_call_is_served() {
     let mut config = quiet();
     config.limits.header_bytes = 1024;

@@ -119,6 +119,14 @@ impl Found {
         self.range("limits.connections", limits.connections, 1..=4096);
         self.range("limits.streams_per_connection", limits.streams_per_connection, 1..=4096);
         self.range("limits.message_bytes", limits.message_bytes, 1024..=(64 << 20));
+        let buffered = u64::from(limits.message_bytes)..=(1 << 34);
+        let allowed = "limits.message_bytes to 17179869184";
+        self.unless(
+            buffered.contains(&limits.buffered_bytes),
+            "limits.buffered_bytes",
+            limits.buffered_bytes,
+            allowed,
+        );
         self.range("limits.header_bytes", limits.header_bytes, 1024..=(1 << 20));
         self.range("limits.idle_ms", limits.idle_ms, 100..=DAY_MS);
         self.range("limits.keepalive_ms", limits.keepalive_ms, 1_000..=DAY_MS);

@@ -97,6 +97,8 @@ pub struct Limits {
     pub streams_per_connection: u32,
     /// Largest message, bytes.
     pub message_bytes: u32,
+    /// Most that requests take while they come in, all connections together, bytes.
+    pub buffered_bytes: u64,
     /// Largest header list of a call, bytes.
     pub header_bytes: u32,
     /// A connection without an open call is closed after this time.
@@ -117,6 +119,7 @@ impl Default for Limits {
             connections: 128,
             streams_per_connection: 128,
             message_bytes: 4 << 20,
+            buffered_bytes: 64 << 20,
             header_bytes: 16 << 10,
             idle_ms: 600_000,
             keepalive_ms: 30_000,
@@ -355,7 +358,7 @@ mod tests {
         let keys = tables.lines().filter(|line| !line.starts_with("# ") && !absent(line));
         let text: String = keys.map(|line| format!("{}\n", line.trim_start_matches('#'))).collect();
         assert_eq!(toml::from_str::<Config>(&text).unwrap(), Config::default());
-        assert_eq!(text.matches(" = ").count(), 34, "all 34 keys with a default are shown");
+        assert_eq!(text.matches(" = ").count(), 35, "all 35 keys with a default are shown");
     }
 
     #[test]

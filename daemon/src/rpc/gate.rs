@@ -1,4 +1,5 @@
-//! Every call passes here: those of a peer that may not call are refused, the others are counted while they are open.
+//! Every call passes here: those of a peer that may not call are refused, the others are counted while they are open,
+//! and their messages bounded.
 
 use std::{
     convert::Infallible,
@@ -12,11 +13,29 @@ use hyper::body::{Body, Frame, SizeHint};
 use tonic::{Status, body::Body as TonicBody};
 use tower::Service;
 
-use super::{Services, activity::Activity, peer::Peer};
+use super::{
+    Services,
+    activity::Activity,
+    meter::{Budget, Metered},
+    peer::Peer,
+};
+use crate::config::Limits;
 
 /// The services behind the check.
 #[derive(Clone)]
-pub struct Gate(pub Arc<Services>);
+pub struct Gate {
+    services: Arc<Services>,
+    budget: Arc<Budget>,
+}
+
+impl Gate {
+    /// In front of `services`; all requests together take at most `buffered_bytes` while they come in.
+    #[must_use]
+    pub fn new(services: Arc<Services>, limits: &Limits) -> Self {
+        let budget = Arc::new(Budget::new(limits.buffered_bytes, limits.message_bytes.into()));
+        Self { services, budget }
+    }
+}
 
 /// The future of an answer.
 pub(super) type Answer = Pin<Box<dyn Future<Output = Result<Response<Counted>, Infallible>> + Send>>;
@@ -36,7 +55,8 @@ impl Service<Request<TonicBody>> for Gate {
             Some(peer) => return refuse(Open::new(&peer.activity), peer.uid),
             None => return refuse(Open(Arc::default()), u32::MAX),
         };
-        let answer = self.0.call(request);
+        let metered = request.map(|body| TonicBody::new(Metered::new(body, &self.budget)));
+        let answer = self.services.call(metered);
         Box::pin(async move { Ok(answer.await?.map(|body| Counted { body, _open: open })) })
     }
 }
@@ -113,7 +133,8 @@ mod tests {
         if let Some(peer) = peer {
             request.extensions_mut().insert(peer);
         }
-        let response = Gate(Arc::new(services.unwrap())).call(request).await.unwrap();
+        let response =
+            Gate::new(Arc::new(services.unwrap()), &Limits::default()).call(request).await.unwrap();
         Status::from_header_map(response.headers()).unwrap().code()
     }
 

@@ -5,6 +5,7 @@ mod admission;
 mod check;
 mod convert;
 mod gate;
+mod meter;
 mod node;
 mod peer;
 mod peer_groups;
@@ -137,7 +138,7 @@ pub async fn serve(
         .http2_max_header_list_size(limits.header_bytes)
         .http2_keepalive_interval(Some(keepalive))
         .http2_keepalive_timeout(Some(keepalive))
-        .serve_with_incoming_shutdown(Gate(services), incoming, stopped)
+        .serve_with_incoming_shutdown(Gate::new(services, limits), incoming, stopped)
         .await
 }
 
