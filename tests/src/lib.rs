@@ -4,3 +4,4 @@ pub mod bench;
 pub mod binary;
 pub mod node_kit;
 pub mod served;
+pub mod talk;

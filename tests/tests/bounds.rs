@@ -1,0 +1,189 @@
+//! The bounds of the server: what is over them is refused, and what is under them goes on.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers included")]
+
+use std::time::Duration;
+
+use gpuadmit_proto::v1::{AdmitRequest, StatusRequest, admit_request::Prompt};
+use gpuadmit_tests::{
+    served::{Served, admit, quiet, ready_engine},
+    talk::{Talk, admitted_one},
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::UnixStream,
+    time::{sleep, timeout},
+};
+use tonic::Code;
+
+/// Longest wait for what happens at once on an idle machine.
+const SOON: Duration = Duration::from_secs(10);
+
+fn served() -> Served {
+    let served = Served::start(quiet());
+    ready_engine(&served.handle);
+    served
+}
+
+#[tokio::test]
+async fn a_message_that_is_too_large_is_refused_and_the_next_is_served() {
+    let mut config = quiet();
+    config.limits.message_bytes = 2048;
+    let served = Served::start(config);
+    ready_engine(&served.handle);
+    let prompt = Prompt::Text("x".repeat(4096));
+    let request = AdmitRequest { prompt: Some(prompt), ..admit(1, 1) };
+    let error = served.connection.admission().admit(request).await.unwrap_err();
+    assert_eq!(error.code(), Code::OutOfRange, "{error}");
+    assert!(error.message().contains("2048"), "{error}");
+    admitted_one(&served).await;
+}
+
+#[tokio::test]
+async fn requests_that_take_too_much_memory_together_are_refused_until_others_have_ended() {
+    let mut config = quiet();
+    (config.limits.message_bytes, config.limits.buffered_bytes) = (1 << 20, 1 << 20);
+    let served = Served::start(config);
+    ready_engine(&served.handle);
+    // Half of a message that declares a length of 900,000 bytes: it is held until the call ends.
+    let mut half = Half::open(&served, 900_000).await;
+    let prompt = Prompt::Text("x".repeat(200_000));
+    let request = AdmitRequest { prompt: Some(prompt), ..admit(1, 1) };
+    let mut admission = served.connection.admission();
+    let refused = async {
+        loop {
+            match admission.admit(request.clone()).await {
+                Err(status) => return status,
+                Ok(_) => sleep(Duration::from_millis(10)).await,
+            }
+        }
+    };
+    assert_eq!(timeout(SOON, refused).await.unwrap().code(), Code::ResourceExhausted);
+    admitted_one(&served).await;
+    half.end().await;
+    let taken = async {
+        while admission.admit(request.clone()).await.is_err() {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(SOON, taken).await.unwrap();
+}
+
+/// A call whose message never comes in full.
+struct Half(UnixStream);
+
+impl Half {
+    /// Speaks HTTP/2 by hand (RFC 9113): preface, SETTINGS, HEADERS of a call, DATA with the head of a message.
+    async fn open(served: &Served, declared: u32) -> Self {
+        let mut stream = UnixStream::connect(served.socket()).await.unwrap();
+        let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+        bytes.extend(frame(4, 0, 0, &[]));
+        // HPACK: indexed :method POST and :scheme http; literals without indexing for the rest (RFC 7541).
+        let mut headers = vec![0x83, 0x86];
+        for (name, value) in [
+            (":path", "/gpuadmit.v1.Admission/Admit"),
+            (":authority", "localhost"),
+            ("content-type", "application/grpc"),
+            ("te", "trailers"),
+        ] {
+            headers.push(0);
+            for text in [name, value] {
+                headers.push(u8::try_from(text.len()).unwrap());
+                headers.extend(text.as_bytes());
+            }
+        }
+        bytes.extend(frame(1, 4, 1, &headers));
+        let mut data = vec![0];
+        data.extend(declared.to_be_bytes());
+        bytes.extend(frame(0, 0, 1, &data));
+        stream.write_all(&bytes).await.unwrap();
+        Self(stream)
+    }
+
+    async fn end(&mut self) {
+        self.0.shutdown().await.unwrap();
+    }
+}
+
+/// An HTTP/2 frame: length, kind, flags, stream, payload.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let mut bytes = length[1..].to_vec();
+    bytes.extend([kind, flags]);
+    bytes.extend(stream.to_be_bytes());
+    bytes.extend(payload);
+    bytes
+}
+
+#[tokio::test]
+async fn a_header_that_is_too_large_is_refused_and_the_next_call_is_served() {
+    let mut config = quiet();
+    config.limits.header_bytes = 1024;
+    let served = Served::start(config);
+    ready_engine(&served.handle);
+    let mut request = tonic::Request::new(admit(1, 1));
+    request.metadata_mut().insert("x-long", "y".repeat(4096).parse().unwrap());
+    served.connection.admission().admit(request).await.unwrap_err();
+    admitted_one(&served).await;
+}
+
+/// Whether the other end closes `stream` soon. The server's own first frames are read away.
+async fn is_closed(stream: &mut UnixStream) -> bool {
+    let mut buffer = [0; 256];
+    let ends = async { while stream.read(&mut buffer).await.is_ok_and(|bytes| bytes > 0) {} };
+    timeout(Duration::from_secs(2), ends).await.is_ok()
+}
+
+#[tokio::test]
+async fn a_connection_over_the_limit_is_closed_and_a_free_place_is_given() {
+    let mut config = quiet();
+    config.limits.connections = 2;
+    let served = Served::start(config);
+    let mut kept = UnixStream::connect(served.socket()).await.unwrap();
+    let freed = UnixStream::connect(served.socket()).await.unwrap();
+    let mut over = UnixStream::connect(served.socket()).await.unwrap();
+    assert!(is_closed(&mut over).await);
+    assert!(!is_closed(&mut kept).await);
+    drop(freed);
+    let served_again = async {
+        while served.connection.node().status(StatusRequest::default()).await.is_err() {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(SOON, served_again).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_closed_but_not_one_with_an_open_call() {
+    let mut config = quiet();
+    config.limits.idle_ms = 200;
+    let served = Served::start(config);
+    ready_engine(&served.handle);
+    let mut talk = Talk::open(&served).await;
+    let mut idle = UnixStream::connect(served.socket()).await.unwrap();
+    assert!(is_closed(&mut idle).await);
+    sleep(Duration::from_millis(500)).await;
+    talk.admit(1, admit(1, 1)).await;
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_http2_end_the_connection_and_nothing_else() {
+    let served = served();
+    let mut stream = UnixStream::connect(served.socket()).await.unwrap();
+    stream.write_all(&[0xff; 4096]).await.unwrap();
+    assert!(is_closed(&mut stream).await);
+    admitted_one(&served).await;
+}
+
+#[tokio::test]
+async fn streams_over_the_limit_wait_for_a_place() {
+    let mut config = quiet();
+    config.limits.streams_per_connection = 1;
+    let served = Served::start(config);
+    let talk = Talk::open(&served).await;
+    let mut node = served.connection.node();
+    let second = node.status(StatusRequest::default());
+    tokio::pin!(second);
+    assert!(timeout(Duration::from_millis(200), &mut second).await.is_err());
+    drop(talk);
+    timeout(SOON, second).await.unwrap().unwrap();
+}
