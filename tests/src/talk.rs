@@ -38,7 +38,8 @@ pub async fn admitted_one(served: &Served) -> Admitted {
 
 /// A session: send calls, take answers.
 pub struct Talk {
-    calls: mpsc::Sender<SessionRequest>,
+    /// What it is asked.
+    pub calls: mpsc::Sender<SessionRequest>,
     /// What it is answered.
     pub answers: Streaming<SessionResponse>,
 }

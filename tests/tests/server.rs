@@ -164,6 +164,27 @@ async fn a_broken_session_leaves_orphans_that_another_may_adopt() {
 }
 
 #[tokio::test]
+async fn a_reservation_whose_lease_has_run_out_becomes_an_orphan_by_itself() {
+    let mut config = quiet();
+    config.admission.lease_ms = 50;
+    let served = Served::start(config);
+    ready_engine(&served.handle);
+    admitted_one(&served).await;
+    until(&served, |status| status.engines.iter().any(|engine| engine.orphans == 1)).await;
+}
+
+#[tokio::test]
+async fn a_session_that_its_client_closes_leaves_orphans_too() {
+    let served = served();
+    let mut talk = Talk::open(&served).await;
+    talk.admit(1, admit(100, 50)).await;
+    let Talk { calls, mut answers } = talk;
+    drop(calls);
+    assert!(answers.next().await.is_none(), "the stream ends without an error");
+    until(&served, |status| status.engines[0].orphans == 1).await;
+}
+
+#[tokio::test]
 async fn headroom_is_told_at_once_and_then_when_it_changes() {
     let served = served();
     until(&served, |status| !status.engines.is_empty()).await;

@@ -149,7 +149,10 @@ async fn watch_headroom(
                 return;
             }
             told = Some(engines);
-            sleep(every).await;
+            tokio::select! {
+                () = sleep(every) => {}
+                () = to.closed() => return,
+            }
         }
         tokio::select! {
             changed = snapshots.changed() => if changed.is_err() { return },
