@@ -14,6 +14,7 @@ use crate::{
     config::Config,
     handle::Handle,
     listen::{Bound, Incoming, ListenError},
+    log,
     notify::{self, Notifier},
     rpc::{self, Allowed, Parts, Services},
     sources::{self, Sources, SourcesError},
@@ -91,8 +92,10 @@ impl Daemon {
     pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), DaemonError> {
         let Self { config, incoming, handle, services, stopping, _sources } = self;
         services.set_serving(true).await;
+        tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %config.socket.path.display(), "serving");
         let mut tasks = JoinSet::new();
         tasks.spawn(handle.clone().run_timeouts());
+        tasks.spawn(log::events(handle.clone()));
         let mut notifier = Notifier::default();
         tasks.spawn(handle.publish(config.snapshot_interval(), move |snapshot| notifier.published(snapshot)));
         let serving = rpc::serve(incoming, Arc::clone(&services), &config.limits, stopping.subscribe());
