@@ -1,5 +1,6 @@
 //! The NVML source over a real child process and a fake library.
 
+mod gpu_script;
 mod rig;
 
 use std::time::Duration;
@@ -122,7 +123,7 @@ async fn a_gpu_without_memory_of_its_own_is_told_as_such_and_is_no_failure() {
     let reading = rig.reading("GPU-41", |_| true).await;
     assert_eq!(reading.memory, None);
     assert!(reading.problem.contains("no memory of its own"), "{}", reading.problem);
-    rig.report(SourceHealth::Ok, "1 GPUs").await;
+    rig.report(SourceHealth::Ok, "1 GPU").await;
 }
 
 #[tokio::test]
@@ -275,11 +276,11 @@ async fn a_hint_lists_processes_before_their_interval_is_over() {
 #[tokio::test]
 async fn a_killed_child_is_told_and_started_again() {
     let mut rig = Parts::new(&node(&[gpu("41")])).start();
-    let before = rig.report(SourceHealth::Ok, "1 GPUs").await;
+    let before = rig.report(SourceHealth::Ok, "1 GPU").await;
     let child = Pid::from_raw(rig.children()[0]);
     signal::kill(child, signal::Signal::SIGKILL).unwrap();
     rig.report(SourceHealth::Failed, "ended unasked").await;
-    let after = rig.report(SourceHealth::Ok, "1 GPUs").await;
+    let after = rig.report(SourceHealth::Ok, "1 GPU").await;
     assert!(after.busy >= before.busy, "{:?} < {:?}", after.busy, before.busy);
     assert_ne!(rig.children(), [child.as_raw()]);
 }

@@ -188,7 +188,7 @@ fn write(directory: &Path, world: &Value) {
 }
 
 /// Cargo builds the fake library beside the tests, of which it is a dependency.
-fn install_library(directory: &Path) {
+pub(crate) fn install_library(directory: &Path) {
     let tests = std::env::current_exe().unwrap();
     let library = tests.parent().unwrap().join("libgpuadmit_fake_nvml.so");
     assert!(library.exists(), "{} is missing", library.display());
