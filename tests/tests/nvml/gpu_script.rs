@@ -22,7 +22,7 @@ for device in world["devices"]:
     print(f"{device['uuid']}, {m['total']}, {m['reserved']}, {m['used'] + ADDED}, {m['free']}")
 "#;
 
-/// Stands for PyTorch: takes 512 MiB of the fake GPU for a moment.
+/// Stands for PyTorch: takes 512 MiB of the fake GPU after two seconds.
 const LOAD: &str = r#"
 import json, os, sys, time
 path = os.environ["GPUADMIT_FAKE_NVML"]
@@ -32,8 +32,9 @@ def hold(mib):
     json.dump(world, open(path + ".new", "w"))
     os.rename(path + ".new", path)
     print(mib << 20, flush=True)
-    time.sleep(1.2)
-hold(0), hold(512), hold(0)
+hold(0)
+time.sleep(2)
+hold(512)
 sys.stdin.read()
 "#;
 
@@ -65,7 +66,7 @@ fn run(added_mib: u64) -> Option<Output> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("gpu/run.sh");
     let path = std::env::var("PATH").unwrap_or_default();
     let output = std::process::Command::new(script)
-        .args(["--seconds", "4", "--library"])
+        .args(["--seconds", "5", "--library"])
         .arg(at("libnvidia-ml.so.1"))
         .arg("--load")
         .arg(format!("python3 {}", at("load.py").display()))

@@ -3,7 +3,10 @@
 mod gpu_script;
 mod rig;
 
-use std::time::Duration;
+use std::{
+    io::{BufRead, BufReader},
+    time::Duration,
+};
 
 use gpuadmit_core::{
     observation::{DeviceEvent, DeviceMemory, DeviceProcess, Observation, SourceHealth},
@@ -135,15 +138,13 @@ async fn a_lost_gpu_is_told_once_and_so_is_its_return() {
     assert_eq!(rig.event("GPU-41").await, DeviceEvent::Lost);
     rig.report(SourceHealth::Degraded, "GPU 0: device fell off the bus").await;
     rig.forget();
-    for _ in 0..20 {
-        rig.reading("GPU-61", |_| true).await;
-    }
+    let seen = rig.meanwhile(30, "GPU-61").await;
     let of_lost = |seen: &Observation| match seen {
         Observation::Device(reading) => &*reading.uuid == "GPU-41",
         Observation::DeviceEvent { .. } => true,
         _ => false,
     };
-    assert_eq!(rig.seen().iter().filter(|seen| of_lost(seen)).count(), 0);
+    assert_eq!(seen.iter().filter(|seen| of_lost(seen)).count(), 0);
     rig.change(&node(&[gpu("41"), gpu("61")]));
     assert_eq!(rig.event("GPU-41").await, DeviceEvent::Recovered);
     rig.reading("GPU-41", |_| true).await;
@@ -157,10 +158,8 @@ async fn a_hung_call_stops_its_own_device_only() {
     rig.change(&node(&[hung, gpu("61")]));
     assert_eq!(rig.event("GPU-41").await, DeviceEvent::Hung);
     rig.report(SourceHealth::Degraded, "GPU 0: a call does not return").await;
-    rig.forget();
-    for _ in 0..20 {
-        rig.reading("GPU-61", |_| true).await;
-    }
+    let seen = rig.meanwhile(20, "GPU-61").await;
+    assert!(!seen.iter().any(|seen| matches!(seen, Observation::DeviceEvent { .. })));
     rig.change(&node(&[gpu("41"), gpu("61")]));
     assert_eq!(rig.event("GPU-41").await, DeviceEvent::Recovered);
     rig.reading("GPU-41", |_| true).await;
@@ -213,6 +212,18 @@ async fn neither_a_release_nor_the_end_waits_for_a_hung_call() {
     rig.end().await;
 }
 
+#[test]
+fn the_child_ends_by_itself_when_its_parent_is_gone_whatever_call_hangs() {
+    let hung = with(gpu("41"), "hang", json!(["nvmlDeviceGetMemoryInfo_v2"]));
+    let (mut command, _directory) = Parts::new(&node(&[hung])).into_command();
+    let mut child = command.spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.contains(r#""what":"hung""#)));
+    drop(child.stdin.take());
+    assert!(lines.any(|line| line.contains(r#""type":"bye""#)));
+    assert!(rig::exit_of(child).is_some_and(|status| status.success()));
+}
+
 #[tokio::test]
 async fn a_driver_that_hangs_while_it_is_opened_can_be_released() {
     let world = with(node(&[gpu("41")]), "hang", json!(["nvmlInit_v2"]));
@@ -238,10 +249,8 @@ async fn an_xid_is_reported_once_with_the_gpu_that_had_it() {
     rig.change(&with(world, "events", events));
     assert_eq!(rig.event("GPU-41").await, DeviceEvent::EccCorrected);
     assert_eq!(rig.event("GPU-41").await, DeviceEvent::EccUncorrected);
-    for _ in 0..20 {
-        rig.reading("GPU-61", |_| true).await;
-    }
-    assert!(!rig.seen().iter().any(|seen| matches!(seen, Observation::DeviceEvent { .. })));
+    let seen = rig.meanwhile(20, "GPU-61").await;
+    assert!(!seen.iter().any(|seen| matches!(seen, Observation::DeviceEvent { .. })));
 }
 
 #[tokio::test]

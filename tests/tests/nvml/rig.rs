@@ -6,6 +6,7 @@ use std::{
     fs,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
+    process::Stdio,
     sync::Arc,
     time::Duration,
 };
@@ -55,6 +56,15 @@ impl Parts {
     pub(crate) fn with(mut self, option: &str, value: &str) -> Self {
         self.command.arguments.extend([OsString::from(option), OsString::from(value)]);
         self
+    }
+
+    /// The child's command, to be run without a parent that looks after it.
+    pub(crate) fn into_command(self) -> (std::process::Command, tempfile::TempDir) {
+        install_library(self.directory.path());
+        let ChildCommand { program, arguments, environment, .. } = self.command;
+        let mut command = std::process::Command::new(program);
+        command.args(arguments).envs(environment).stdin(Stdio::piped()).stdout(Stdio::piped());
+        (command, self.directory)
     }
 
     /// With a shell script in the place of the child.
@@ -142,14 +152,22 @@ impl Rig {
         .await
     }
 
-    /// Everything seen so far that was not yet looked at.
-    pub(crate) fn seen(&mut self) -> Vec<Observation> {
-        std::iter::from_fn(|| self.seen.try_recv().ok()).collect()
+    /// Everything seen in the time of this many readings of a device that delivers.
+    pub(crate) async fn meanwhile(&mut self, readings: usize, of: &str) -> Vec<Observation> {
+        let mut seen = Vec::new();
+        let mut left = readings;
+        self.until(&format!("{readings} readings of {of}"), |observation| {
+            left -= usize::from(matches!(&observation, Observation::Device(reading) if &*reading.uuid == of));
+            seen.push(observation);
+            (left == 0).then_some(())
+        })
+        .await;
+        seen
     }
 
     /// Forgets what was seen so far.
     pub(crate) fn forget(&mut self) {
-        drop(self.seen());
+        while self.seen.try_recv().is_ok() {}
     }
 
     /// Processes that run on this rig's library.
@@ -168,6 +186,19 @@ impl Rig {
         };
         timeout(PATIENCE, gone).await.expect("the child ends");
     }
+}
+
+/// How a process ended; one that does not end in time is killed, and `None`.
+pub(crate) fn exit_of(mut child: std::process::Child) -> Option<std::process::ExitStatus> {
+    let until = std::time::Instant::now() + PATIENCE;
+    while std::time::Instant::now() < until {
+        if let Some(status) = child.try_wait().unwrap() {
+            return Some(status);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.kill().and_then(|()| child.wait()).unwrap();
+    None
 }
 
 fn children(directory: &Path) -> Vec<i32> {

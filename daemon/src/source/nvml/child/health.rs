@@ -17,8 +17,11 @@ pub(super) fn health(watched: &[(Arc<Station>, Watch)], opened: bool) -> Health 
     let now_ns = clock::now().0;
     let busy_ns: u64 = watched.iter().map(|(station, _)| station.pulse.busy_ns()).sum();
     let gpus = watched.iter().filter(|(station, _)| station.reads).count();
-    let mut sentences =
-        vec![if opened { format!("{gpus} GPUs") } else { "the driver is being opened".to_owned() }];
+    let mut sentences = vec![match gpus {
+        _ if !opened => "the driver is being opened".to_owned(),
+        1 => "1 GPU".to_owned(),
+        _ => format!("{gpus} GPUs"),
+    }];
     let (mut failing, mut opening, mut hung) = (0_usize, 0_usize, 0_usize);
     for (station, watch) in watched {
         let state = station.state();
