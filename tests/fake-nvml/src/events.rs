@@ -1,9 +1,13 @@
 //! Events of devices, and of the driver.
 
 use std::{
+    collections::BTreeSet,
     ffi::{c_uint, c_ulonglong},
     ptr,
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -24,6 +28,9 @@ use crate::{
 
 /// Events of the script that this process was told.
 static TOLD: AtomicUsize = AtomicUsize::new(0);
+
+/// Handles whose events are asked for; those of others are not told yet.
+static REGISTERED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
 /// Versions of the requests (nvml.h): sizes 16, 24 and 32, version 1 in the highest byte.
 const CREATE_V1: c_uint = 0x0100_0010;
@@ -61,7 +68,9 @@ pub(crate) unsafe extern "C" fn nvmlDeviceRegisterEvents(
     _types: c_ulonglong,
     _set: nvmlEventSet_t,
 ) -> nvmlReturn_t {
-    code(enter_device("nvmlDeviceRegisterEvents", device).map(drop))
+    code(enter_device("nvmlDeviceRegisterEvents", device).map(|_| {
+        registered().insert(device.addr());
+    }))
 }
 
 #[unsafe(no_mangle)]
@@ -71,13 +80,18 @@ pub(crate) unsafe extern "C" fn nvmlEventSetWait_v2(
     timeout_ms: c_uint,
 ) -> nvmlReturn_t {
     let next = wait("nvmlEventSetWait_v2", timeout_ms, |script| {
-        script.events.get(TOLD.load(Ordering::SeqCst)).copied()
+        let next = script.events.get(TOLD.load(Ordering::SeqCst)).copied();
+        next.filter(|event| registered().contains(&handle(event.device, None).addr()))
     });
     code(next.and_then(|event| {
         TOLD.fetch_add(1, Ordering::SeqCst);
         // SAFETY: the caller passes a place for the event.
         unsafe { put(data, told(event)) }
     }))
+}
+
+fn registered() -> MutexGuard<'static, BTreeSet<usize>> {
+    REGISTERED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn told(event: Event) -> nvmlEventData_t {
