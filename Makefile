@@ -4,6 +4,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 UNITDIR ?= $(PREFIX)/lib/systemd/system
 SYSUSERSDIR ?= $(PREFIX)/lib/sysusers.d
+DOCDIR ?= $(PREFIX)/share/doc/gpuadmit
 MANDIR ?= $(PREFIX)/share/man
 BASHDIR ?= $(PREFIX)/share/bash-completion/completions
 ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
@@ -88,6 +89,7 @@ install:
 	install -m644 systemd/sysusers.conf $(DESTDIR)$(SYSUSERSDIR)/gpuadmit.conf
 	test -e $(DESTDIR)$(CONFDIR)/gpuadmit.toml || \
 	  install -D -m644 -t $(DESTDIR)$(CONFDIR) systemd/gpuadmit.toml
+	install -D -m644 -t $(DESTDIR)$(DOCDIR)/examples systemd/examples/*
 	for page in $(PAGES); do install -D -m644 -t $(DESTDIR)$(MANDIR)/man$${page##*.} systemd/man/$$page || exit 1; done
 	install -d $(DESTDIR)$(BASHDIR) $(DESTDIR)$(ZSHDIR) $(DESTDIR)$(FISHDIR)
 	$(RELEASE)/gpuadmit completions bash >$(DESTDIR)$(BASHDIR)/gpuadmit
@@ -102,6 +104,7 @@ uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/gpuadmit $(DESTDIR)$(PREFIX)/sbin/gpuadmitd
 	rm -f $(addprefix $(DESTDIR)$(UNITDIR)/,$(UNITS)) $(DESTDIR)$(SYSUSERSDIR)/gpuadmit.conf
 	for page in $(PAGES); do rm -f $(DESTDIR)$(MANDIR)/man$${page##*.}/$$page; done
+	rm -rf $(DESTDIR)$(DOCDIR)
 	rm -f $(DESTDIR)$(BASHDIR)/gpuadmit $(DESTDIR)$(ZSHDIR)/_gpuadmit $(DESTDIR)$(FISHDIR)/gpuadmit.fish
 
 clean:
