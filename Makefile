@@ -12,7 +12,6 @@ FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
 CONFDIR ?= /etc/gpuadmit
 CARGO ?= cargo
 CARGO_TARGET_DIR ?= target
-export CARGO_TARGET_DIR
 
 RELEASE := $(CARGO_TARGET_DIR)/release
 UNITS := $(notdir $(wildcard systemd/*.service systemd/*.socket))

@@ -199,7 +199,8 @@ async fn empty_again(daemon: &Daemon, id: &str) -> Result<()> {
     Ok(())
 }
 
-/// A stopped EngineCore, whose port and metrics go on answering, is suspected; and it is ready again when it goes on.
+/// A stopped EngineCore, whose port and metrics go on answering, is suspected, then held for stalled; and it is ready
+/// again when it goes on.
 async fn frozen(daemon: &Daemon, id: &str, gate: &Gate, vllm: &Vllm) -> Result<()> {
     let mut clients = JoinSet::new();
     for offset in 0..3 {
@@ -210,16 +211,9 @@ async fn frozen(daemon: &Daemon, id: &str, gate: &Gate, vllm: &Vllm) -> Result<(
     engine_when(&daemon.channel(), id, Duration::from_secs(20), "running three requests", running).await?;
 
     vllm.signal_core(Signal::SIGSTOP)?;
-    let stopped = Instant::now();
-    let suspected = |engine: &Engine| matches!(engine.state(), EngineState::Suspect | EngineState::Stalled);
-    let noticed =
-        engine_when(&daemon.channel(), id, Duration::from_mins(1), "suspected when frozen", suspected).await;
-    let took = stopped.elapsed();
-    let asked = knock(gate, &mut clients).await;
+    let noticed = stalled(daemon, id, gate, &mut clients).await;
     vllm.signal_core(Signal::SIGCONT)?;
-    let engine = noticed?;
-    println!("frozen: {:?} after {took:.1?}: {}", engine.state(), engine.state_reason);
-    asked?;
+    noticed?;
 
     let resumed = Instant::now();
     let ready = |engine: &Engine| engine.state() == EngineState::Ready;
@@ -233,17 +227,25 @@ async fn frozen(daemon: &Daemon, id: &str, gate: &Gate, vllm: &Vllm) -> Result<(
     Ok(())
 }
 
-/// While it is suspected at most one request at a time is let through.
-async fn knock(gate: &Gate, clients: &mut JoinSet<()>) -> Result<()> {
+/// The engine, just stopped, becomes suspect; one request is let through, and when it shows no step either, stalled.
+async fn stalled(daemon: &Daemon, id: &str, gate: &Gate, clients: &mut JoinSet<()>) -> Result<()> {
+    let stopped = Instant::now();
+    let is = |state| move |engine: &Engine| engine.state() == state;
+    let minute = Duration::from_mins(1);
+    let engine = engine_when(&daemon.channel(), id, minute, "suspect", is(EngineState::Suspect)).await?;
+    println!("frozen: suspect after {:.1?}: {}", stopped.elapsed(), engine.state_reason);
     let before = gate.seen();
     for offset in 0..6 {
         let work = Work { id: 20_000 + offset, prompt: 32, max_tokens: 16, may_stop: false };
         clients.spawn(gate.clone().serve(work));
-        sleep(Duration::from_millis(100)).await;
     }
+    let engine = engine_when(&daemon.channel(), id, minute, "stalled", is(EngineState::Stalled)).await?;
+    println!("frozen: stalled after {:.1?}: {}", stopped.elapsed(), engine.state_reason);
     let after = gate.seen();
     let let_through = after.admitted - before.admitted;
-    ensure!(let_through <= 1, "{let_through} requests were let through to a frozen engine");
+    ensure!(let_through == 1, "{let_through} of 6 requests were let through to a suspect engine");
+    let denied = after.denials(Reason::EngineSuspect) - before.denials(Reason::EngineSuspect);
+    ensure!(denied == 5, "{denied} of the 5 others were denied with ENGINE_SUSPECT: {:?}", after.denied);
     Ok(())
 }
 

@@ -174,7 +174,11 @@ fn legend(entries: &[(&str, &str)], y: f64) -> String {
         .iter()
         .map(|(colour, name)| format!("<tspan dx=\"14\" fill=\"{colour}\">\u{2501} {name}</tspan>"))
         .collect();
-    format!("<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{spans}</text>\n", WIDTH - RIGHT, y + 20.0)
+    format!(
+        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{spans}</text>\n",
+        WIDTH - RIGHT - 14.0,
+        y + 20.0
+    )
 }
 
 #[cfg(test)]
