@@ -37,6 +37,8 @@ const TEST_TIMEOUT: Duration = Duration::from_mins(18);
 const LOAD: Duration = Duration::from_secs(60);
 /// Time between two requests of the load.
 const ARRIVALS: Duration = Duration::from_millis(300);
+/// A state lasts at least this long in the record, so that the plot shows it.
+const SHOWN: Duration = Duration::from_secs(2);
 /// Requests under way are finished within this time.
 const DRAIN: Duration = Duration::from_mins(3);
 
@@ -139,9 +141,7 @@ async fn loaded(gate: &Gate, vllm: &Vllm, record: &Record) -> Result<()> {
     ensure!(first_reported < POOL_BLOCKS && peak < POOL_BLOCKS, "the pool filled up before denials began");
     let preemptions = vllm.metrics().await?.preemptions;
     ensure!(preemptions == 0, "vLLM preempted {preemptions} requests");
-    for (name, error) in mean_errors(&samples) {
-        println!("mean distance of the {name} figure from what was streamed: {error:.2} % of the pool");
-    }
+    report_accuracy(&samples);
     Ok(())
 }
 
@@ -172,21 +172,26 @@ fn work(id: u64) -> Work {
     }
 }
 
-/// Mean |figure − streamed| in percent of the pool, while the engine was ready and busy.
-fn mean_errors(samples: &[Sample]) -> [(&'static str, f64); 2] {
-    let mean = |figure: fn(&Sample) -> Option<u32>| {
-        let errors: Vec<f64> = samples
-            .iter()
-            .filter(|sample| sample.state == EngineState::Ready && sample.streamed > 0)
-            .filter_map(|sample| Some(f64::from(figure(sample)?.abs_diff(sample.streamed))))
-            .collect();
-        let count = u32::try_from(errors.len()).unwrap_or(u32::MAX).max(1);
-        errors.iter().sum::<f64>() / f64::from(count) / f64::from(POOL_BLOCKS) * 100.0
+/// Says how far the figures were from what was streamed, while the engine was ready and busy.
+fn report_accuracy(samples: &[Sample]) {
+    let busy: Vec<&Sample> =
+        samples.iter().filter(|sample| sample.state == EngineState::Ready && sample.streamed > 0).collect();
+    let mean = |values: Vec<f64>| {
+        let count = u32::try_from(values.len()).unwrap_or(u32::MAX).max(1);
+        values.iter().sum::<f64>() / f64::from(count) * 100.0
     };
-    [
-        ("reported", mean(|sample| sample.reported)),
-        ("corrected", mean(|sample| sample.corrected.map(|(_, now, _)| now))),
-    ]
+    let error = |figure: fn(&Sample) -> Option<u32>| {
+        let distances = busy.iter().filter_map(|sample| Some(figure(sample)?.abs_diff(sample.streamed)));
+        mean(distances.map(|blocks| f64::from(blocks) / f64::from(POOL_BLOCKS)).collect())
+    };
+    let bands = busy.iter().filter_map(|sample| Some((sample.corrected?, sample.streamed)));
+    let held = bands.map(|((low, _, high), streamed)| f64::from(u8::from((low..=high).contains(&streamed))));
+    println!(
+        "mean distance from what was streamed, of the pool: reported {:.2} %, corrected {:.2} %; the band held {:.1} % of the time",
+        error(|sample| sample.reported),
+        error(|sample| sample.corrected.map(|(_, now, _)| now)),
+        mean(held.collect()),
+    );
 }
 
 /// With nothing running, the ledger holds nothing and the whole pool can be promised again.
@@ -241,6 +246,7 @@ async fn stalled(daemon: &Daemon, id: &str, gate: &Gate, clients: &mut JoinSet<(
     }
     let engine = engine_when(&daemon.channel(), id, minute, "stalled", is(EngineState::Stalled)).await?;
     println!("frozen: stalled after {:.1?}: {}", stopped.elapsed(), engine.state_reason);
+    sleep(SHOWN).await;
     let after = gate.seen();
     let let_through = after.admitted - before.admitted;
     ensure!(let_through == 1, "{let_through} of 6 requests were let through to a suspect engine");
@@ -261,5 +267,6 @@ async fn killed(daemon: &Daemon, id: &str, gate: &Gate, vllm: &Vllm) -> Result<(
     let denied = client.ask(work).await?.err().context("admitted to a dead engine")?;
     ensure!(denied.reason() == Reason::EngineDown && denied.http_status == 503, "denied with {denied:?}");
     ensure!(engine.reservations == 0, "{} reservations outlived the engine", engine.reservations);
+    sleep(SHOWN).await;
     Ok(())
 }
