@@ -1,0 +1,264 @@
+//! The future of one pool: how many blocks its requests will hold when each has generated so many tokens more.
+//!
+//! Every request holds its prompt and what it has generated, grows by a block every few tokens, and gives all back when
+//! it ends. At what length it ends is random ([`crate::lengths`]), so its use at a future moment has a mean and a
+//! variance, and those add up over requests. The moments are counted in tokens from now, for running requests advance
+//! together, a token each per step. A request fits when at every moment the mean and some standard deviations stay below
+//! the limit. (The idea of the future peak: Past-Future scheduler, arXiv 2507.10150; here without sampling, so that
+//! adding a request costs a few dozen additions and the answer is the same at every replay.)
+
+use crate::{
+    lengths::Survival,
+    need::blocks_held,
+    units::{Blocks, Tokens, real},
+};
+
+/// Future moments, in tokens from now.
+pub(crate) const MOMENTS: [u32; COUNT] = [
+    0, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 32768,
+    65536,
+];
+/// How many there are.
+pub(crate) const COUNT: usize = 24;
+
+/// What one request adds at each moment.
+#[derive(Clone, Debug)]
+pub(crate) struct Footprint {
+    /// Mean, blocks.
+    pub(crate) mean: [f32; COUNT],
+    /// Variance, blocks².
+    pub(crate) variance: [f32; COUNT],
+}
+
+impl Default for Footprint {
+    fn default() -> Self {
+        Self { mean: [0.0; COUNT], variance: [0.0; COUNT] }
+    }
+}
+
+/// A request as the forecast sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outlook {
+    pub(crate) prompt: Tokens,
+    /// Generated so far, per sequence.
+    pub(crate) generated: Tokens,
+    /// It ends there at the latest, per sequence.
+    pub(crate) most: Tokens,
+    pub(crate) n: u32,
+}
+
+impl Footprint {
+    /// Of a request whose output length is distributed as `survival` says.
+    #[expect(clippy::cast_possible_truncation, reason = "f32 keeps a block count to one part in ten million")]
+    pub(crate) fn of(outlook: &Outlook, survival: &Survival, block_size: u64) -> Self {
+        let mut footprint = Self::default();
+        let mut walk = survival.walk();
+        let start = walk.at(real(outlook.generated.0));
+        let slots = footprint.mean.iter_mut().zip(&mut footprint.variance);
+        for (moment, (mean, variance)) in MOMENTS.iter().zip(slots) {
+            let length = outlook.generated + Tokens(u64::from(*moment));
+            if length >= outlook.most && *moment > 0 {
+                // It may be a few tokens short of the moment: it is counted up to the one before.
+                break;
+            }
+            let alive = (start - walk.at(real(length.0))).exp();
+            let (shared, own) = parts(outlook.prompt, length, outlook.n, block_size);
+            let n = f64::from(outlook.n);
+            let any = 1.0 - (1.0 - alive).powi(i32::try_from(outlook.n).unwrap_or(i32::MAX));
+            *mean = (shared * any + own * n * alive) as f32;
+            *variance = (own * own * n * alive * (1.0 - alive) + shared * shared * any * (1.0 - any)) as f32;
+        }
+        footprint
+    }
+}
+
+/// Blocks that the sequences share, and that each has of its own.
+fn parts(prompt: Tokens, length: Tokens, n: u32, block_size: u64) -> (f64, f64) {
+    if n <= 1 {
+        return (0.0, real(blocks_held(prompt, length, 1, block_size).0));
+    }
+    let shared = Blocks(prompt.0.saturating_sub(1) / block_size.max(1));
+    let each = blocks_held(prompt, length, 1, block_size);
+    (real(shared.0), real(each.saturating_sub(shared).0))
+}
+
+/// All requests of a pool together.
+#[derive(Clone, Debug)]
+pub(crate) struct Forecast {
+    mean: [f64; COUNT],
+    variance: [f64; COUNT],
+}
+
+impl Default for Forecast {
+    fn default() -> Self {
+        Self { mean: [0.0; COUNT], variance: [0.0; COUNT] }
+    }
+}
+
+impl Forecast {
+    /// Adds a request, or takes it off.
+    pub(crate) fn change(&mut self, footprint: &Footprint, add: bool) {
+        let sign = if add { 1.0 } else { -1.0 };
+        for (sum, one) in self.mean.iter_mut().zip(&footprint.mean) {
+            *sum += sign * f64::from(*one);
+        }
+        for (sum, one) in self.variance.iter_mut().zip(&footprint.variance) {
+            *sum += sign * f64::from(*one);
+        }
+    }
+
+    /// The moment that is tightest with `also` added and `other` holding what the ledger does not know of.
+    pub(crate) fn tightest(&self, also: &[&Footprint], weight: f64, other: &Other, sigmas: f64) -> Tightest {
+        let mut tightest = Tightest::default();
+        for moment in 0..COUNT {
+            let of = |array: &[f64; COUNT]| array.get(moment).copied().unwrap_or(0.0).max(0.0);
+            let (mut mean, mut variance) = (of(&self.mean), of(&self.variance));
+            for footprint in also {
+                mean += f64::from(footprint.mean.get(moment).copied().unwrap_or(0.0));
+                variance += f64::from(footprint.variance.get(moment).copied().unwrap_or(0.0));
+            }
+            let (others, others_variance) = other.at(moment);
+            let mean = mean * weight + others;
+            let spread = sigmas * (variance * weight * weight + others_variance).sqrt();
+            if mean + spread > tightest.mean + tightest.spread || moment == 0 {
+                tightest = Tightest { moment, mean, spread };
+            }
+        }
+        tightest
+    }
+}
+
+/// The tightest future moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Tightest {
+    /// Index into [`MOMENTS`].
+    pub(crate) moment: usize,
+    /// Expected use, blocks.
+    pub(crate) mean: f64,
+    /// Standard deviations kept free, blocks.
+    pub(crate) spread: f64,
+}
+
+impl Tightest {
+    /// When, in tokens from now.
+    pub(crate) fn tokens(&self) -> Tokens {
+        Tokens(MOMENTS.get(self.moment).copied().map_or(0, u64::from))
+    }
+}
+
+/// Use that the ledger does not know of: traffic that bypasses admission. It starts from what is there now and goes to
+/// its long-run mean, for it will go on arriving, with the time constant of a request's life.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Other {
+    /// Blocks now.
+    pub(crate) now: f64,
+    /// Long-run mean, blocks.
+    pub(crate) mean: f64,
+    /// Long-run variance, blocks².
+    pub(crate) variance: f64,
+    /// Tokens after which half of what is there has been replaced.
+    pub(crate) life: f64,
+}
+
+impl Other {
+    fn at(&self, moment: usize) -> (f64, f64) {
+        let tokens = MOMENTS.get(moment).copied().map_or(0.0, f64::from);
+        let kept = (-tokens / self.life.max(1.0)).exp();
+        let mean = self.mean.max(0.0);
+        (mean + (self.now - mean) * kept, self.variance * (1.0 - kept * kept))
+    }
+}
+
+/// How many standard deviations a normal variable exceeds with probability `chance` (0 to 0.5): Abramowitz & Stegun
+/// 26.2.23, error below 4.5e-4. Infinite for 0.
+pub(crate) fn sigmas(chance: f64) -> f64 {
+    if chance <= 0.0 {
+        return f64::INFINITY;
+    }
+    let t = (-2.0 * chance.min(0.5).ln()).sqrt();
+    let numerator = 2.515_517 + t * (0.802_853 + t * 0.010_328);
+    let denominator = 1.0 + t * (1.432_788 + t * (0.189_269 + t * 0.001_308));
+    (t - numerator / denominator).max(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lengths::Counts;
+
+    const BS: u64 = 16;
+
+    /// Outputs end at exactly 100 tokens (bucket 96 to 128).
+    fn at_100() -> Survival {
+        let mut counts = Counts::default();
+        for _ in 0..20_000 {
+            counts.take(Tokens(100), false);
+        }
+        Survival::of_model(&counts)
+    }
+
+    fn outlook(prompt: u64, generated: u64, most: u64, n: u32) -> Outlook {
+        Outlook { prompt: Tokens(prompt), generated: Tokens(generated), most: Tokens(most), n }
+    }
+
+    #[test]
+    fn a_request_holds_its_prompt_now_and_more_later_until_it_ends() {
+        let footprint = Footprint::of(&outlook(160, 0, 4096, 1), &at_100(), BS);
+        assert!((footprint.mean[0] - 10.0).abs() < 0.01); // 160 tokens
+        assert!((footprint.mean[5] - 14.0).abs() < 0.2); // 224 tokens
+        assert!(footprint.mean[9] < 0.1); // 256 tokens on: ended
+        assert!(footprint.variance[5] < 5.0);
+    }
+
+    #[test]
+    fn it_never_outlives_its_limit() {
+        let footprint = Footprint::of(&outlook(160, 0, 64, 1), &Survival::prior(), BS);
+        assert!(footprint.mean[4] > 0.0); // at 48
+        assert_eq!(footprint.mean[5], 0.0); // at 64
+    }
+
+    #[test]
+    fn sequences_share_the_prompt() {
+        let footprint = Footprint::of(&outlook(161, 0, 4096, 4), &at_100(), BS);
+        // 10 full blocks shared, one of its own each.
+        assert!((footprint.mean[0] - 14.0).abs() < 0.01, "{}", footprint.mean[0]);
+    }
+
+    #[test]
+    fn requests_add_up_and_can_be_taken_off() {
+        let one = Footprint::of(&outlook(160, 0, 4096, 1), &at_100(), BS);
+        let mut forecast = Forecast::default();
+        forecast.change(&one, true);
+        forecast.change(&one, true);
+        let two = forecast.tightest(&[], 1.0, &Other::default(), 0.0);
+        let single = Forecast::default().tightest(&[&one], 1.0, &Other::default(), 0.0);
+        assert!((two.mean - 2.0 * single.mean).abs() < 1e-6);
+        forecast.change(&one, false);
+        forecast.change(&one, false);
+        assert!(forecast.tightest(&[], 1.0, &Other::default(), 3.0).mean.abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_peak_lies_where_growth_meets_the_end() {
+        let one = Footprint::of(&outlook(160, 0, 4096, 1), &at_100(), BS);
+        let peak = Forecast::default().tightest(&[&one], 1.0, &Other::default(), 0.0);
+        assert_eq!(peak.tokens(), Tokens(96)); // 256 tokens = 16 blocks, just before it ends
+        assert!((peak.mean - 16.0).abs() < 0.5, "{}", peak.mean);
+    }
+
+    #[test]
+    fn other_traffic_goes_to_its_mean() {
+        let other = Other { now: 10.0, mean: 30.0, variance: 16.0, life: 100.0 };
+        assert_eq!(other.at(0), (10.0, 0.0));
+        let (mean, variance) = other.at(COUNT - 1);
+        assert!((mean - 30.0).abs() < 1e-6 && (variance - 16.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn sigmas_are_those_of_the_normal_distribution() {
+        for (chance, expected) in [(0.5, 0.0), (0.1587, 1.0), (0.0228, 2.0), (0.00135, 3.0)] {
+            assert!((sigmas(chance) - expected).abs() < 2e-3, "{chance}: {}", sigmas(chance));
+        }
+        assert_eq!(sigmas(0.0), f64::INFINITY);
+    }
+}
