@@ -3,13 +3,17 @@
 use std::{cmp::Reverse, time::Duration};
 
 use crate::{
+    book::{Book, ClassKey},
     engine::Engine,
-    explain::Terms,
+    explain::{Peak, Terms},
+    forecast::{Footprint, Outlook, sigmas},
+    lengths::Survival,
     liveness::Gate,
     need::{Misfit, Need},
-    request::{Headroom, PromptCount, Reason, Request},
+    pool::Held,
+    request::{Class, Headroom, PromptCount, Reason, Request},
     settings::{Mode, Settings},
-    units::{Blocks, Bytes, Mono, Tokens, real},
+    units::{Blocks, Mono, Tokens, count_up, real},
 };
 
 /// How one engine answers a request.
@@ -28,6 +32,20 @@ pub(crate) struct Weighed {
     pub(crate) rank: Option<usize>,
     /// Blocks left after it.
     pub(crate) left: Blocks,
+    /// What it adds to the forecast of its pool.
+    pub(crate) footprint: Footprint,
+    /// When its first token is expected, from now; `None`: not known.
+    pub(crate) ttft: Option<Duration>,
+}
+
+/// What a decision rests on beside the engine itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grounds<'a> {
+    pub(crate) now: Mono,
+    pub(crate) settings: &'a Settings,
+    pub(crate) book: &'a Book,
+    /// Class of the request.
+    pub(crate) class: ClassKey,
 }
 
 impl Weighed {
@@ -41,6 +59,8 @@ impl Weighed {
             terms: None,
             rank: None,
             left: Blocks::ZERO,
+            footprint: Footprint::default(),
+            ttft: None,
         }
     }
 
@@ -63,30 +83,27 @@ impl Weighed {
     }
 }
 
-/// Weighs `request` against `engine`. `squeezed` tells by how much co-tenants of its devices have grown while little is
-/// free; `None` where they have not.
-pub(crate) fn weigh(
-    engine: &Engine,
-    now: Mono,
-    request: &Request<'_>,
-    settings: &Settings,
-    squeezed: Option<Bytes>,
-) -> Weighed {
-    let need = match Need::of(request, engine.window(request.model), settings) {
+/// Weighs `request` against `engine`.
+pub(crate) fn weigh(engine: &Engine, request: &Request<'_>, grounds: &Grounds<'_>) -> Weighed {
+    let Grounds { now, settings, book, class } = *grounds;
+    let survival = book.survival(&engine.model(), class);
+    let unlimited = match settings.risk.of(request.class) {
+        risk if risk > 0.0 => survival.exceeded_by(UNLIMITED_RISK),
+        _ => settings.default_max_tokens,
+    };
+    let need = match Need::of(request, engine.window(request.model), unlimited, settings) {
         Ok(need) => need,
         Err(Misfit::Context { .. }) => return Weighed::deny(Reason::ContextTooLong, None),
         Err(Misfit::Limit { .. }) => return Weighed::deny(Reason::MaxTokensOverLimit, None),
     };
-    let mut weighed = place(engine, now, &need, request.forwards_rank, settings);
-    weighed.need = Some(need);
+    let mut weighed = place(engine, &need, request, survival, grounds);
     match engine.live.gate(now) {
-        Gate::Closed(reason, wait) => {
-            (weighed.denied, weighed.observed, weighed.retry_after) = (Some(reason), None, wait);
-        }
-        Gate::Probe => (weighed.denied, weighed.observed, weighed.probe) = (None, None, true),
-        Gate::Open if weighed.denied.is_none() && squeezed.is_some() => {
+        Gate::Closed(reason, wait) => (weighed.denied, weighed.retry_after) = (Some(reason), wait),
+        Gate::Probe => (weighed.denied, weighed.probe) = (None, true),
+        Gate::Open if weighed.denied.is_none() && engine.squeezed(now, settings).is_some() => {
             weighed.denied = Some(Reason::DeviceMemory);
         }
+        Gate::Open if weighed.denied.is_none() => in_time(engine, request, now, &mut weighed),
         Gate::Open => {}
     }
     let state_denied = weighed.denied.is_some_and(|reason| reason.http_status() == 503);
@@ -97,32 +114,103 @@ pub(crate) fn weigh(
 }
 
 /// Finds the pool for `need`, and whether it fits there.
-fn place(engine: &Engine, now: Mono, need: &Need, forwards_rank: bool, settings: &Settings) -> Weighed {
+fn place(
+    engine: &Engine,
+    need: &Need,
+    request: &Request<'_>,
+    survival: &Survival,
+    grounds: &Grounds<'_>,
+) -> Weighed {
     let mut weighed = Weighed { denied: None, need: Some(*need), ..Weighed::deny(Reason::KvFull, None) };
-    let sums = (0..engine.pools.len()).map(|index| (index, engine.ledger.sums(index)));
-    let sizes = sums
-        .zip(&engine.pools)
-        .map(|((index, sums), pool)| (index, pool.terms(now, sums, Some(need), settings)));
+    let outlook = Outlook { prompt: need.prompt, generated: Tokens::ZERO, most: need.most, n: need.n };
+    let block_size = engine.pools.first().map_or(1, |pool| pool.block_size);
+    weighed.footprint = Footprint::of(&outlook, survival, block_size);
+    let life = survival.mean_left(0.0, real(need.most.0));
+    let sigmas = sigmas(grounds.settings.risk.of(request.class));
+    let fits = (0..engine.pools.len()).filter_map(|index| {
+        Some((index, fit(engine, index, need, &weighed.footprint, (life, sigmas), grounds)?))
+    });
     // One rank, or a caller that tells the engine which: the best will do. Otherwise the worst must.
-    let choose_best = forwards_rank || engine.pools.len() == 1;
-    let by_room = |(_, terms): &(usize, Terms)| (Reverse(terms.excess()), room(terms));
-    let chosen = if choose_best { sizes.max_by_key(by_room) } else { sizes.min_by_key(by_room) };
-    let Some((index, terms)) = chosen else { return weighed };
+    let choose_best = request.forwards_rank || engine.pools.len() == 1;
+    let by_room = |(_, fit): &(usize, Fit)| (Reverse(fit.excess), fit.left);
+    let chosen = if choose_best { fits.max_by_key(by_room) } else { fits.min_by_key(by_room) };
+    let Some((index, fit)) = chosen else { return weighed };
     weighed.rank = choose_best.then_some(index);
-    (weighed.terms, weighed.left) = (Some(terms), room(&terms));
+    (weighed.terms, weighed.left) = (Some(fit.terms), fit.left);
     let Some(pool) = engine.pools.get(index) else { return weighed };
-    if pool.total.is_some_and(|total| terms.need > total) {
+    if pool.total.is_some_and(|total| fit.terms.need > total) && need.granted.is_some() {
         weighed.denied = Some(Reason::NeverFits);
-    } else if terms.excess() > Blocks::ZERO && !(pool.idle(now) && terms.reservations == 0) {
+    } else if fit.excess > Blocks::ZERO && !(pool.idle(grounds.now) && fit.terms.reservations == 0) {
         weighed.denied = Some(Reason::KvFull);
-        weighed.retry_after = pool.drain.wait_for(now, terms.excess()).or_else(|| first_end(engine, now));
+        let now = grounds.now;
+        weighed.retry_after = pool.drain.wait_for(now, fit.excess).or_else(|| first_end(engine, now));
     }
     weighed
 }
 
-/// Blocks between what is committed and the limit.
-fn room(terms: &Terms) -> Blocks {
-    terms.limit.map_or(Blocks::ZERO, |limit| limit.saturating_sub(terms.committed()))
+/// How a request fits a pool.
+struct Fit {
+    terms: Terms,
+    /// Blocks by which it does not fit.
+    excess: Blocks,
+    /// Blocks left after it.
+    left: Blocks,
+}
+
+/// It fits when the pool holds it even if every live request grows to all it may, or when the forecast says that the
+/// pool overflows with no more than the accepted probability.
+fn fit(
+    engine: &Engine,
+    index: usize,
+    need: &Need,
+    footprint: &Footprint,
+    (life, sigmas): (f64, f64),
+    grounds: &Grounds<'_>,
+) -> Option<Fit> {
+    let pool = engine.pools.get(index)?;
+    let mut terms = pool.terms(grounds.now, engine.ledger.sums(index), Some(need), grounds.settings);
+    let Some(limit) = terms.limit else { return Some(Fit { terms, excess: Blocks::ZERO, left: Blocks::ZERO }) };
+    let other = pool.other(life);
+    // Bypass traffic that is below its mean will be back.
+    let returning = Blocks(count_up(other.mean - other.now));
+    let worst = Fit {
+        terms,
+        excess: (terms.committed() + returning).saturating_sub(limit),
+        left: limit.saturating_sub(terms.committed() + returning),
+    };
+    if sigmas.is_infinite() {
+        return Some(worst);
+    }
+    let tightest = engine.ledger.forecast(index).tightest(Some(footprint), pool.weight(), &other, sigmas);
+    let (mean, spread) = (Blocks(count_up(tightest.mean)), Blocks(count_up(tightest.spread)));
+    terms.peak = Some(Peak { mean, spread, tokens: tightest.tokens() });
+    let excess = worst.excess.min((mean + spread).saturating_sub(limit));
+    let left = worst.left.max(limit.saturating_sub(mean + spread));
+    Some(Fit { terms, excess, left })
+}
+
+/// Denies what cannot meet its caller's objectives.
+fn in_time(engine: &Engine, request: &Request<'_>, now: Mono, weighed: &mut Weighed) {
+    let Some(pool) = engine.pools.get(weighed.rank.unwrap_or(0)) else { return };
+    let prompt = weighed.need.map_or(Tokens::ZERO, |need| need.prompt);
+    let rate = pool.token_rate.get().filter(|rate| *rate > 0.0);
+    let step = rate.and_then(|rate| Duration::try_from_secs_f64(1.0 / rate).ok());
+    weighed.ttft = pool.prefill.time_for(now, prompt).map(|time| time + step.unwrap_or_default());
+    // An empty queue cannot get any emptier: the prediction rests on a rate measured under load.
+    let alone = pool.prefill.queued(now) == Tokens::ZERO;
+    if let (Some(ttft), Some(objective)) = (weighed.ttft, request.ttft_objective)
+        && ttft > objective
+        && !alone
+    {
+        weighed.denied = Some(Reason::Ttft);
+        weighed.retry_after = Some((ttft.saturating_sub(objective)).max(SHORTEST_RETRY));
+    } else if let (Some(step), Some(objective)) = (step, request.pace_objective)
+        && step > objective
+        && !pool.idle(now)
+    {
+        weighed.denied = Some(Reason::Pace);
+        weighed.retry_after = first_end(engine, now);
+    }
 }
 
 /// When the oldest reservation will have generated all it may, at the measured rate.
@@ -133,22 +221,37 @@ fn first_end(engine: &Engine, now: Mono) -> Option<Duration> {
     Some(Duration::try_from_secs_f64(left).unwrap_or(Duration::ZERO).max(SHORTEST_RETRY))
 }
 
+/// A request without max_tokens is longer than what room is kept for in the worst case with this probability.
+const UNLIMITED_RISK: f64 = 0.01;
+/// Output tokens after which bypass traffic is taken to have been replaced, where no request tells.
+const HEADROOM_LIFE: f64 = 256.0;
 /// No caller is told to come back sooner: a completion takes at least a step.
 const SHORTEST_RETRY: Duration = Duration::from_millis(100);
 
-/// Headroom of an engine for a standard request; at its best rank. `None`: the pool or its use is unknown. A closed
+/// Headroom of an engine for requests of `class`; at its best rank. `None`: the pool or its use is unknown. A closed
 /// engine has none.
-pub(crate) fn headroom(engine: &Engine, now: Mono, settings: &Settings) -> Option<Headroom> {
+pub(crate) fn headroom(engine: &Engine, now: Mono, settings: &Settings, class: Class) -> Option<Headroom> {
+    let sigmas = sigmas(settings.risk.of(class));
     let pools = engine.pools.iter().enumerate();
     let rooms = pools.filter_map(|(index, pool)| {
         let terms = pool.terms(now, engine.ledger.sums(index), None, settings);
         terms.reported?;
-        Some((room(&terms), pool, terms.age?))
+        let limit = terms.limit?;
+        let worst = limit.saturating_sub(terms.committed());
+        let tightest = if sigmas.is_infinite() {
+            Blocks::ZERO
+        } else {
+            let other = pool.other(HEADROOM_LIFE);
+            let tightest = engine.ledger.forecast(index).tightest(None, pool.weight(), &other, sigmas);
+            limit.saturating_sub(Blocks(count_up(tightest.mean + tightest.spread)))
+        };
+        Some((worst.max(tightest), pool, terms.age?))
     });
     let (blocks, pool, age) = rooms.max_by_key(|(room, ..)| *room)?;
     let open = matches!(engine.live.gate(now), Gate::Open);
     let blocks = if open { blocks } else { Blocks::ZERO };
-    let blocks_lower = blocks.saturating_sub(pool.uncertainty(now, 0));
+    let (_, above) = pool.width(now, &Held::default());
+    let blocks_lower = blocks.saturating_sub(above);
     let (tokens, tokens_lower) = (blocks.to_tokens(pool.block_size), blocks_lower.to_tokens(pool.block_size));
     Some(Headroom { blocks, blocks_lower, tokens, tokens_lower, age })
 }
@@ -178,9 +281,16 @@ pub(crate) fn sentence(
             format!("max_tokens {} is above the operator's limit (admission.max_tokens_limit)", asked.0)
         }
         Reason::KvFull => {
-            let (need, over) = (terms.need, terms.excess());
-            format!("needs {need}; the KV cache of engine {name} would exceed its limit by {}", over.0)
+            let over = terms.peak.map_or(terms.excess(), |peak| {
+                (peak.mean + peak.spread).saturating_sub(terms.limit.unwrap_or_default())
+            });
+            format!("the KV cache of engine {name} would exceed its limit by {over}")
         }
+        Reason::Ttft => {
+            let expected = weighed.and_then(|weighed| weighed.ttft).unwrap_or_default();
+            format!("the first token of engine {name} is expected only after {:.1} s", expected.as_secs_f64())
+        }
+        Reason::Pace => format!("tokens of engine {name} come more slowly than the objective"),
         Reason::DeviceMemory => format!("other processes took device memory that engine {name} needs"),
         Reason::LedgerFull => "the ledger is full (limits.reservations)".into(),
         _ => {

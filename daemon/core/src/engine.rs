@@ -1,16 +1,19 @@
 //! One engine: what is known of it, its pools, its ledger, and how a reading is set against the ledger.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{cmp::Reverse, collections::BTreeMap, ops::Bound, sync::Arc, time::Duration};
 
 use crate::{
+    book::Book,
+    figures::{Change, Figures},
+    forecast::Footprint,
     ledger::{Ledger, Reservation},
     liveness::{Liveness, Pulse},
     observation::{EngineFacts, EngineReading},
-    pool::{Figures, Held, Pool},
+    pool::{Held, Pool},
     request::{Outcome, ReservationId},
     settings::{Mode, Settings},
     snapshot::PoolSnapshot,
-    units::{Blocks, Bytes, Mono, Tokens},
+    units::{Blocks, Bytes, Mono, Tokens, real},
 };
 
 /// An engine that shows fewer requests than we believe it has must do so for this long before it is believed: a
@@ -27,6 +30,8 @@ pub(crate) struct Engine {
     pub(crate) interval: Option<Duration>,
     pub(crate) cpu_cost: Option<Duration>,
     process_start: Option<f64>,
+    /// Outputs whose length was told since its own history of them was last read.
+    pub(crate) told: u64,
     /// Since when the engine shows fewer requests than the ledger.
     excess_since: Option<Mono>,
     /// Devices its processes hold.
@@ -52,6 +57,7 @@ impl Engine {
             interval: None,
             cpu_cost: None,
             process_start: None,
+            told: 0,
             excess_since: None,
             devices: Vec::new(),
             growth: BTreeMap::new(),
@@ -86,31 +92,69 @@ impl Engine {
         let lives = self.process_start.zip(process_start);
         let mut restarted = lives.is_some_and(|(old, new)| (new - old).abs() > 1.0);
         self.process_start = process_start.or(self.process_start);
-        let (mut moved, mut arrivals) = (false, Vec::new());
+        let expected = self.expected(span.not_before);
+        let mut changes: Vec<Change> = Vec::new();
         for raw in ranks {
             let index = self.pool_index(raw.rank);
-            let Some(pool) = self.pools.get_mut(index) else { continue };
-            let change = pool.read(span, interval, raw);
-            moved |= change.moved;
-            restarted |= change.restarted;
-            arrivals.resize(arrivals.len().max(index + 1), None);
-            if let Some(slot) = arrivals.get_mut(index) {
-                *slot = change.arrivals;
+            changes.resize_with(changes.len().max(index + 1), Change::default);
+            if let (Some(pool), Some(change)) = (self.pools.get_mut(index), changes.get_mut(index)) {
+                *change = pool.read(span, interval, raw);
+                restarted |= change.restarted;
             }
         }
         if restarted {
             self.forget_all();
         } else {
-            self.match_arrivals(&mut arrivals, span.not_before, span.not_after, settings);
+            self.learn_errors(&expected);
+            self.match_arrivals(&mut changes, span.not_before, span.not_after, settings);
         }
         self.ledger.forget_ended_by(span.not_after);
         self.drop_excess(span.not_before, settings);
         self.drop_vanished_orphans(span.not_before, settings);
         let lost = self.idle_rule(now, span.not_before, settings);
-        self.show(span.not_before);
         self.count_bypass();
+        self.show(span.not_before, &changes);
+        let moved = changes.iter().any(|change| change.moved);
         let pulse = Pulse { moved, busy: self.busy(), asleep: asleep == Some(true), lost };
         Effect { restarted, state_changed: self.live.pulse(now, span.not_before, pulse) }
+    }
+
+    /// What each pool's next reading is expected to show, and the age of the one that rests on.
+    fn expected(&self, at: Mono) -> Vec<Option<(f64, Duration)>> {
+        let held = self.held(at);
+        let pools = self.pools.iter().zip(&held);
+        pools.map(|(pool, held)| pool.corrected(held.all).zip(pool.age(at))).collect()
+    }
+
+    /// Learns from how far the readings are from what was expected. An idle pool teaches nothing.
+    fn learn_errors(&mut self, expected: &[Option<(f64, Duration)>]) {
+        for (pool, expected) in self.pools.iter_mut().zip(expected) {
+            let Some(figures) = pool.figures.as_ref().filter(|figures| !figures.idle()) else { continue };
+            if let (Some(used), Some((expected, age))) = (figures.used, expected) {
+                pool.band.learn(real(used.0) - expected, *age);
+            }
+        }
+    }
+
+    /// What the reservations of each pool hold at `at`.
+    fn held(&self, at: Mono) -> Vec<Held> {
+        let mut sums = vec![Held::default(); self.pools.len()];
+        for reservation in self.ledger.live.values() {
+            let index = reservation.rank.unwrap_or(0);
+            let (Some(pool), Some(sum)) = (self.pools.get(index), sums.get_mut(index)) else { continue };
+            let holds = reservation.held(at, pool.token_rate.get(), pool.block_size);
+            sum.all += holds;
+            if reservation.seen_at.is_none() {
+                sum.unseen += holds;
+                sum.unseen_sequences = sum.unseen_sequences.saturating_add(u64::from(reservation.n));
+            }
+        }
+        for ended in &self.ledger.ended {
+            if let Some(sum) = sums.get_mut(ended.rank.unwrap_or(0)) {
+                sum.unseen += ended.unshown;
+            }
+        }
+        sums
     }
 
     /// Index of `rank`'s pool, made when new. Readings have at most `MAX_RANKS` ranks.
@@ -119,7 +163,7 @@ impl Engine {
             return index;
         }
         self.pools.push(Pool::new(rank, &self.facts));
-        self.ledger.sums.resize_with(self.pools.len(), Default::default);
+        self.ledger.set_pools(self.pools.len());
         self.pools.len() - 1
     }
 
@@ -128,7 +172,7 @@ impl Engine {
         self.ledger.clear();
         self.excess_since = None;
         for pool in &mut self.pools {
-            pool.bypass = 0;
+            pool.forget_use();
         }
     }
 
@@ -136,7 +180,7 @@ impl Engine {
     pub(crate) fn begin_anew(&mut self) {
         self.forget_all();
         self.pools.clear();
-        self.ledger.sums.clear();
+        self.ledger = Ledger::default();
         self.process_start = None;
     }
 
@@ -149,7 +193,7 @@ impl Engine {
     /// order of admission. What arrived beyond them did not come through us.
     fn match_arrivals(
         &mut self,
-        arrivals: &mut [Option<u64>],
+        changes: &mut [Change],
         not_before: Mono,
         not_after: Mono,
         settings: &Settings,
@@ -158,10 +202,10 @@ impl Engine {
             match (ended.seen, ended.finished) {
                 // It came and went between two readings.
                 (false, true) => {
-                    take_arrivals(arrivals, ended.rank, ended.sequences);
+                    take_arrivals(changes, ended.rank, ended.sequences);
                 }
                 // It left the engine without being counted as finished: an arrival that took its place was not counted.
-                (true, false) => add_arrivals(arrivals, ended.rank, ended.sequences),
+                (true, false) => add_arrivals(changes, ended.rank, ended.sequences),
                 _ => {}
             }
         }
@@ -173,7 +217,7 @@ impl Engine {
                 continue;
             }
             let sequences = u64::from(reservation.n);
-            let taken = take_arrivals(arrivals, reservation.rank, sequences);
+            let taken = take_arrivals(changes, reservation.rank, sequences);
             // An arrival can be missed (lost counter, one taken for bypass traffic): what the engine holds beyond
             // those seen is then ours once delivery is overdue.
             let overdue = reservation.admitted_at <= late && spare >= sequences;
@@ -280,25 +324,27 @@ impl Engine {
     }
 
     fn gave_back(&mut self, reservation: &Reservation, at: Mono) {
-        if let Some(pool) = reservation.rank.and_then(|rank| self.pools.get_mut(rank)) {
-            pool.drain.release(at, reservation.total);
+        let Some(pool) = self.pools.get_mut(reservation.rank.unwrap_or(0)) else { return };
+        pool.drain.release(at, reservation.held(at, pool.token_rate.get(), pool.block_size));
+        if at < reservation.prefill.1 && reservation.generated == Tokens::ZERO {
+            pool.prefill.withdraw(reservation.prompt);
         }
     }
 
     /// Works out what the reading shows of each reservation: nothing of those that wait in the engine (the youngest,
-    /// for it takes them in order), else what it held then.
-    fn show(&mut self, at: Mono) {
-        let mut waiting: Vec<u64> = self
-            .pools
-            .iter()
-            .map(|pool| pool.figures.as_ref().and_then(|figures| figures.raw.waiting).unwrap_or(0))
-            .collect();
+    /// for it takes them in order), part of those whose prompt is being computed, else what it held then.
+    fn show(&mut self, at: Mono, changes: &[Change]) {
+        let mut left = self.follow_prefill(at, changes);
+        let mut shown = vec![Blocks::ZERO; self.pools.len()];
         for reservation in self.ledger.live.values_mut().rev() {
-            let Some(index) = reservation.rank.filter(|_| reservation.seen_at.is_some()) else { continue };
-            let Some(pool) = self.pools.get(index) else { continue };
-            let queued = waiting.get_mut(index).filter(|queued| **queued > 0);
-            if let Some(queued) = queued {
-                *queued = queued.saturating_sub(u64::from(reservation.n));
+            let index = reservation.rank.unwrap_or(0);
+            let (Some(pool), Some(left)) = (self.pools.get(index), left.get_mut(index)) else { continue };
+            reservation.place_prefill(at, left, pool.prefill.rate());
+            if reservation.seen_at.is_none() {
+                continue;
+            }
+            if left.waiting > 0 {
+                left.waiting = left.waiting.saturating_sub(u64::from(reservation.n));
                 (reservation.shown, reservation.sure) = (Blocks::ZERO, Blocks::ZERO);
                 continue;
             }
@@ -306,8 +352,36 @@ impl Engine {
             reservation.shown = reservation.held(at, rate, pool.block_size);
             reservation.sure = reservation.surely_held(at, rate, pool.block_size);
             reservation.total = reservation.total.max(reservation.shown);
+            if let Some(sum) = shown.get_mut(index) {
+                *sum += reservation.shown;
+            }
         }
         self.ledger.recount(self.pools.len());
+        for (index, pool) in self.pools.iter_mut().enumerate() {
+            let ended = self.ledger.sums.get(index).map_or(Blocks::ZERO, |sums| sums.ended);
+            let shown = shown.get(index).copied().unwrap_or_default() + ended;
+            pool.explain(shown, changes.get(index).map_or(Duration::ZERO, |change| change.elapsed));
+        }
+    }
+
+    /// Follows each pool's queue of prompts; returns what of it is left to be found among our reservations.
+    fn follow_prefill(&mut self, at: Mono, changes: &[Change]) -> Vec<Left> {
+        let mut unseen = vec![Tokens::ZERO; self.pools.len()];
+        for reservation in self.ledger.live.values().filter(|one| one.seen_at.is_none()) {
+            if let Some(sum) = unseen.get_mut(reservation.rank.unwrap_or(0)) {
+                *sum += reservation.prompt;
+            }
+        }
+        let mut left = Vec::with_capacity(self.pools.len());
+        for (index, pool) in self.pools.iter_mut().enumerate() {
+            let change = changes.get(index).copied().unwrap_or_default();
+            let unseen = unseen.get(index).copied().unwrap_or_default();
+            // What is left of the arrivals after ours were taken off came in by other ways.
+            pool.follow_prefill(&change, change.arrivals.unwrap_or(0), unseen);
+            let waiting = pool.figures.as_ref().and_then(|figures| figures.raw.waiting).unwrap_or(0);
+            left.push(Left { waiting, prefill: pool.prefill.queued(at) });
+        }
+        left
     }
 
     fn count_bypass(&mut self) {
@@ -342,11 +416,20 @@ impl Engine {
     }
 
     /// A reservation ended by its gateway's word.
-    pub(crate) fn end(&mut self, id: ReservationId, now: Mono, outcome: Outcome) -> bool {
+    pub(crate) fn end(&mut self, id: ReservationId, now: Mono, outcome: Outcome) -> Option<Reservation> {
         self.live.probe_ended(id);
-        let Some(reservation) = self.ledger.end(id, now, outcome) else { return false };
+        let reservation = self.ledger.end(id, now, outcome)?;
         self.gave_back(&reservation, now);
-        true
+        Some(reservation)
+    }
+
+    /// A prompt joins the queue of `rank`: when it will be computed.
+    pub(crate) fn begin_prefill(&mut self, rank: Option<usize>, now: Mono, prompt: Tokens) -> (Mono, Mono) {
+        let Some(pool) = self.pools.get_mut(rank.unwrap_or(0)) else { return (now, now) };
+        let wait = |prompt| pool.prefill.time_for(now, prompt).unwrap_or_default();
+        let times = (now + wait(Tokens::ZERO), now + wait(prompt));
+        pool.prefill.add(prompt);
+        times
     }
 
     /// Time passes: overdue leases make orphans, and orphans are forgotten at their cap. Looks at up to `most`
@@ -358,8 +441,8 @@ impl Engine {
         most: usize,
         settings: &Settings,
     ) -> Option<ReservationId> {
-        let from = after.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
-        let range = self.ledger.live.range((from, std::ops::Bound::Unbounded)).take(most);
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let range = self.ledger.live.range((from, Bound::Unbounded)).take(most);
         let looked_at: Vec<(ReservationId, Mono, Option<Mono>)> =
             range.map(|(id, reservation)| (*id, reservation.lease_until, reservation.orphan_since)).collect();
         for (id, lease_until, orphan_since) in &looked_at {
@@ -374,50 +457,102 @@ impl Engine {
         if looked_at.len() < most { None } else { looked_at.last().map(|(id, ..)| *id) }
     }
 
+    /// Foresees anew up to `most` reservations behind `after`; returns where to go on.
+    pub(crate) fn foresee(
+        &mut self,
+        now: Mono,
+        after: Option<ReservationId>,
+        most: usize,
+        book: &Book,
+    ) -> Option<ReservationId> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let model = self.model();
+        let range = self.ledger.live.range((from, Bound::Unbounded)).take(most);
+        let foreseen: Vec<(ReservationId, Footprint)> = range
+            .filter_map(|(id, one)| {
+                let pool = self.pools.get(one.rank.unwrap_or(0))?;
+                let outlook = one.outlook(now, pool.token_rate.get());
+                Some((*id, Footprint::of(&outlook, book.survival(&model, one.class), pool.block_size)))
+            })
+            .collect();
+        let last = foreseen.last().map(|(id, _)| *id).filter(|_| foreseen.len() >= most);
+        for (id, footprint) in foreseen {
+            self.ledger.set_footprint(id, footprint);
+        }
+        last
+    }
+
+    /// Its own history of output lengths, over all ranks.
+    pub(crate) fn lengths(&self) -> Vec<(f64, u64)> {
+        let mut all: Vec<(f64, u64)> = Vec::new();
+        for figures in self.pools.iter().filter_map(|pool| pool.figures.as_ref()) {
+            let buckets = &figures.raw.generation_lengths;
+            all.resize_with(all.len().max(buckets.len()), Default::default);
+            for (sum, (edge, count)) in all.iter_mut().zip(buckets) {
+                *sum = (*edge, sum.1.saturating_add(*count));
+            }
+        }
+        all
+    }
+
+    /// Name under which its output lengths are learned: its first model, for adapters share it.
+    pub(crate) fn model(&self) -> Arc<str> {
+        self.facts.models.first().map_or_else(|| Arc::clone(&self.facts.engine), |model| Arc::clone(&model.name))
+    }
+
     /// Its pools for those who look.
     pub(crate) fn pool_snapshots(&self, now: Mono, settings: &Settings) -> Vec<PoolSnapshot> {
-        let mut held = vec![Held::default(); self.pools.len()];
-        for reservation in self.ledger.live.values() {
-            let index = reservation.rank.unwrap_or(0);
-            let (Some(pool), Some(held)) = (self.pools.get(index), held.get_mut(index)) else { continue };
-            let holds = reservation.held(now, pool.token_rate.get(), pool.block_size);
-            held.now += holds;
-            held.shown += reservation.shown;
-            if reservation.seen_at.is_none() {
-                held.unseen += holds;
-                held.unseen_sequences = held.unseen_sequences.saturating_add(u64::from(reservation.n));
-            }
-        }
-        for ended in &self.ledger.ended {
-            if let Some(held) = held.get_mut(ended.rank.unwrap_or(0)) {
-                held.unseen += ended.unshown;
-            }
-        }
+        let held = self.held(now);
         let pools = self.pools.iter().enumerate().zip(held);
         pools
             .map(|((index, pool), held)| {
                 let terms = pool.terms(now, self.ledger.sums(index), None, settings);
-                pool.snapshot(now, &terms, held)
+                pool.snapshot(now, &terms, &held)
             })
             .collect()
     }
 }
 
+/// What of a pool's last reading is still to be found among our reservations, from the youngest on.
+struct Left {
+    /// Sequences that wait in the engine.
+    waiting: u64,
+    /// Prompt tokens still to be computed.
+    prefill: Tokens,
+}
+
+impl Reservation {
+    /// Places the time in which its prompt is computed, by its part in what is left to compute: the youngest come last.
+    fn place_prefill(&mut self, at: Mono, left: &mut Left, rate: Option<f64>) {
+        let Some(rate) = rate.filter(|rate| *rate > 0.0) else { return };
+        let time = |tokens: Tokens| Duration::try_from_secs_f64(real(tokens.0) / rate).unwrap_or(Duration::ZERO);
+        if left.prefill == Tokens::ZERO {
+            let (from, to) = self.prefill;
+            self.prefill = (from.min(at), to.min(at));
+            return;
+        }
+        let behind = left.prefill;
+        left.prefill = left.prefill.saturating_sub(self.prompt);
+        let done = self.prompt.saturating_sub(behind);
+        self.prefill = (at.before(time(done)) + time(left.prefill), at + time(behind));
+    }
+}
+
 /// Takes up to `wanted` arrivals off `rank`'s count, or off the rank with most of them; returns the rank they were at.
-fn take_arrivals(arrivals: &mut [Option<u64>], rank: Option<usize>, wanted: u64) -> Option<usize> {
+fn take_arrivals(changes: &mut [Change], rank: Option<usize>, wanted: u64) -> Option<usize> {
     let most = || {
-        let counted = arrivals.iter().enumerate().filter_map(|(index, count)| Some((index, (*count)?)));
-        counted.max_by_key(|(index, count)| (*count, std::cmp::Reverse(*index))).map(|(index, _)| index)
+        let counted = changes.iter().enumerate().filter_map(|(index, change)| Some((index, change.arrivals?)));
+        counted.max_by_key(|(index, count)| (*count, Reverse(*index))).map(|(index, _)| index)
     };
     let index = rank.or_else(most)?;
-    let count = arrivals.get_mut(index)?.as_mut().filter(|count| **count > 0)?;
+    let count = changes.get_mut(index)?.arrivals.as_mut().filter(|count| **count > 0)?;
     *count = count.saturating_sub(wanted);
     Some(index)
 }
 
 /// Adds arrivals that the counters missed at `rank`.
-fn add_arrivals(arrivals: &mut [Option<u64>], rank: Option<usize>, missed: u64) {
-    if let Some(Some(count)) = rank.and_then(|rank| arrivals.get_mut(rank)) {
+fn add_arrivals(changes: &mut [Change], rank: Option<usize>, missed: u64) {
+    if let Some(Some(count)) = rank.and_then(|rank| changes.get_mut(rank)).map(|change| &mut change.arrivals) {
         *count = count.saturating_add(missed);
     }
 }

@@ -107,13 +107,21 @@ impl Forecast {
         }
     }
 
+    /// Adds another pool's requests.
+    pub(crate) fn join(&mut self, other: &Self) {
+        let pairs = self.mean.iter_mut().chain(&mut self.variance);
+        for (sum, one) in pairs.zip(other.mean.iter().chain(&other.variance)) {
+            *sum += one;
+        }
+    }
+
     /// The moment that is tightest with `also` added and `other` holding what the ledger does not know of.
-    pub(crate) fn tightest(&self, also: &[&Footprint], weight: f64, other: &Other, sigmas: f64) -> Tightest {
+    pub(crate) fn tightest(&self, also: Option<&Footprint>, weight: f64, other: &Other, sigmas: f64) -> Tightest {
         let mut tightest = Tightest::default();
         for moment in 0..COUNT {
             let of = |array: &[f64; COUNT]| array.get(moment).copied().unwrap_or(0.0).max(0.0);
             let (mut mean, mut variance) = (of(&self.mean), of(&self.variance));
-            for footprint in also {
+            if let Some(footprint) = also {
                 mean += f64::from(footprint.mean.get(moment).copied().unwrap_or(0.0));
                 variance += f64::from(footprint.variance.get(moment).copied().unwrap_or(0.0));
             }
@@ -152,11 +160,13 @@ impl Tightest {
 pub(crate) struct Other {
     /// Blocks now.
     pub(crate) now: f64,
+    /// Blocks that what is there now grows by with each token.
+    pub(crate) growth: f64,
     /// Long-run mean, blocks.
     pub(crate) mean: f64,
     /// Long-run variance, blocks².
     pub(crate) variance: f64,
-    /// Tokens after which half of what is there has been replaced.
+    /// Tokens after which 1/e of what is there is left.
     pub(crate) life: f64,
 }
 
@@ -165,7 +175,8 @@ impl Other {
         let tokens = MOMENTS.get(moment).copied().map_or(0.0, f64::from);
         let kept = (-tokens / self.life.max(1.0)).exp();
         let mean = self.mean.max(0.0);
-        (mean + (self.now - mean) * kept, self.variance * (1.0 - kept * kept))
+        let left = (self.now + self.growth * tokens) * kept;
+        (left + mean * (1.0 - kept), self.variance * (1.0 - kept * kept))
     }
 }
 
@@ -230,25 +241,25 @@ mod tests {
         let mut forecast = Forecast::default();
         forecast.change(&one, true);
         forecast.change(&one, true);
-        let two = forecast.tightest(&[], 1.0, &Other::default(), 0.0);
-        let single = Forecast::default().tightest(&[&one], 1.0, &Other::default(), 0.0);
+        let two = forecast.tightest(None, 1.0, &Other::default(), 0.0);
+        let single = Forecast::default().tightest(Some(&one), 1.0, &Other::default(), 0.0);
         assert!((two.mean - 2.0 * single.mean).abs() < 1e-6);
         forecast.change(&one, false);
         forecast.change(&one, false);
-        assert!(forecast.tightest(&[], 1.0, &Other::default(), 3.0).mean.abs() < 1e-9);
+        assert!(forecast.tightest(None, 1.0, &Other::default(), 3.0).mean.abs() < 1e-9);
     }
 
     #[test]
     fn the_peak_lies_where_growth_meets_the_end() {
         let one = Footprint::of(&outlook(160, 0, 4096, 1), &at_100(), BS);
-        let peak = Forecast::default().tightest(&[&one], 1.0, &Other::default(), 0.0);
+        let peak = Forecast::default().tightest(Some(&one), 1.0, &Other::default(), 0.0);
         assert_eq!(peak.tokens(), Tokens(96)); // 256 tokens = 16 blocks, just before it ends
         assert!((peak.mean - 16.0).abs() < 0.5, "{}", peak.mean);
     }
 
     #[test]
     fn other_traffic_goes_to_its_mean() {
-        let other = Other { now: 10.0, mean: 30.0, variance: 16.0, life: 100.0 };
+        let other = Other { now: 10.0, growth: 0.25, mean: 30.0, variance: 16.0, life: 100.0 };
         assert_eq!(other.at(0), (10.0, 0.0));
         let (mean, variance) = other.at(COUNT - 1);
         assert!((mean - 30.0).abs() < 1e-6 && (variance - 16.0).abs() < 1e-6);

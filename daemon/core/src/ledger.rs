@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::{
+    book::ClassKey,
+    forecast::{Footprint, Forecast, Outlook},
     need::blocks_held,
     request::{Outcome, PromptCount, ReservationId, SessionId},
-    units::{Blocks, Mono, Tokens, count_up},
+    units::{Blocks, Mono, Tokens, count_up, real},
 };
 
 /// Ended reservations remembered until a reading shows their end; older ones count as shown.
@@ -24,6 +26,13 @@ pub(crate) struct Reservation {
     /// Output tokens per sequence that were granted.
     pub(crate) granted: Option<Tokens>,
     pub(crate) n: u32,
+    /// It ends there at the latest, output tokens per sequence.
+    pub(crate) most: Tokens,
+    /// Class by which its output length is foreseen, and the forecast of it.
+    pub(crate) class: ClassKey,
+    pub(crate) footprint: Footprint,
+    /// From when to when its prompt is computed, by the best estimate.
+    pub(crate) prefill: (Mono, Mono),
     /// Output tokens reported so far, all sequences together, and when.
     pub(crate) generated: Tokens,
     pub(crate) generated_at: Mono,
@@ -42,22 +51,40 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// Blocks it holds at `at`: exact where progress is reported, else at `rate` tokens per second and sequence since
-    /// it was admitted.
+    /// Output tokens per sequence at `at`: exact where progress is reported, else at `rate` tokens per second since
+    /// `since`, but not before its prompt was computed.
+    fn output_at(&self, at: Mono, since: Mono, rate: Option<f64>) -> Tokens {
+        let reported = Tokens(self.generated.0.div_ceil(u64::from(self.n).max(1)));
+        let elapsed = at.since(since.max(self.generated_at).max(self.prefill.1)).as_secs_f64();
+        let most = if self.granted.is_some() { self.output } else { self.most.max(reported) };
+        (reported + Tokens(count_up(rate.unwrap_or(0.0) * elapsed))).min(most)
+    }
+
+    /// Blocks it holds at `at`, by the best estimate.
     pub(crate) fn held(&self, at: Mono, rate: Option<f64>, block_size: u64) -> Blocks {
-        self.held_since(self.generated_at, at, rate, block_size)
+        self.held_since(self.admitted_at, at, rate, block_size)
     }
 
     /// The same, with generation counted only since a reading first showed it: a lower bound.
     pub(crate) fn surely_held(&self, at: Mono, rate: Option<f64>, block_size: u64) -> Blocks {
-        self.held_since(self.generated_at.max(self.seen_at.unwrap_or(at)), at, rate, block_size)
+        self.held_since(self.seen_at.unwrap_or(at), at, rate, block_size)
     }
 
     fn held_since(&self, since: Mono, at: Mono, rate: Option<f64>, block_size: u64) -> Blocks {
-        let reported = Tokens(self.generated.0.div_ceil(u64::from(self.n).max(1)));
-        let estimated = Tokens(count_up(rate.unwrap_or(0.0) * at.since(since).as_secs_f64()));
-        let most = if self.granted.is_some() { self.output } else { self.output.max(reported) };
-        blocks_held(self.prompt, (reported + estimated).min(most), self.n, block_size)
+        let (from, to) = self.prefill;
+        if at >= to {
+            return blocks_held(self.prompt, self.output_at(at, since, rate), self.n, block_size);
+        }
+        // The engine gives blocks to a prompt piece by piece, as it is computed.
+        let share = at.since(from).as_secs_f64() / to.since(from).as_secs_f64();
+        let computed = Tokens(count_up(real(self.prompt.0) * share.clamp(0.0, 1.0)));
+        blocks_held(computed, Tokens::ZERO, 1, block_size)
+    }
+
+    /// What the forecast needs to know of it at `at`.
+    pub(crate) fn outlook(&self, at: Mono, rate: Option<f64>) -> Outlook {
+        let generated = self.output_at(at, self.admitted_at, rate);
+        Outlook { prompt: self.prompt, generated, most: self.most, n: self.n }
     }
 }
 
@@ -101,8 +128,11 @@ pub(crate) struct Ledger {
     pub(crate) ended: VecDeque<Ended>,
     /// One per pool.
     pub(crate) sums: Vec<Sums>,
+    /// One per pool.
+    pub(crate) forecasts: Vec<Forecast>,
     /// Unseen reservations whose rank is unknown weigh on every pool.
     pub(crate) unassigned: Sums,
+    unassigned_forecast: Forecast,
     pub(crate) orphans: u64,
 }
 
@@ -115,6 +145,19 @@ impl Ledger {
             count: own.count.saturating_add(self.unassigned.count),
             ..own
         }
+    }
+
+    /// Makes room for the sums of so many pools.
+    pub(crate) fn set_pools(&mut self, pools: usize) {
+        self.sums.resize_with(pools, Sums::default);
+        self.forecasts.resize_with(pools, Forecast::default);
+    }
+
+    /// Forecast of the pool at `index`, what may land on any pool included.
+    pub(crate) fn forecast(&self, index: usize) -> Forecast {
+        let mut forecast = self.forecasts.get(index).cloned().unwrap_or_default();
+        forecast.join(&self.unassigned_forecast);
+        forecast
     }
 
     pub(crate) fn insert(&mut self, id: ReservationId, reservation: Reservation) {
@@ -174,7 +217,8 @@ impl Ledger {
     /// Forgets everything: the engine's process is gone, and all it held.
     pub(crate) fn clear(&mut self) {
         let pools = self.sums.len();
-        *self = Self { sums: vec![Sums::default(); pools], ..Self::default() };
+        *self = Self::default();
+        self.set_pools(pools);
     }
 
     pub(crate) fn make_orphan(&mut self, id: ReservationId, now: Mono) {
@@ -203,29 +247,43 @@ impl Ledger {
         if reservation.orphan_since.is_some() && !add {
             self.orphans = self.orphans.saturating_sub(1);
         }
-        let sums = match reservation.rank {
-            Some(rank) => match self.sums.get_mut(rank) {
-                Some(sums) => sums,
-                None => return,
-            },
-            None => &mut self.unassigned,
-        };
-        sums.change(reservation, add);
+        if let Some((sums, forecast)) = self.of_rank(reservation.rank) {
+            sums.change(reservation, add);
+            forecast.change(&reservation.footprint, add);
+        }
+    }
+
+    fn of_rank(&mut self, rank: Option<usize>) -> Option<(&mut Sums, &mut Forecast)> {
+        match rank {
+            Some(rank) => self.sums.get_mut(rank).zip(self.forecasts.get_mut(rank)),
+            None => Some((&mut self.unassigned, &mut self.unassigned_forecast)),
+        }
+    }
+
+    /// Replaces a reservation's forecast.
+    pub(crate) fn set_footprint(&mut self, id: ReservationId, footprint: Footprint) {
+        let Some(reservation) = self.live.get_mut(&id) else { return };
+        let (rank, old) = (reservation.rank, std::mem::replace(&mut reservation.footprint, footprint));
+        let new = reservation.footprint.clone();
+        if let Some((_, forecast)) = self.of_rank(rank) {
+            forecast.change(&old, false);
+            forecast.change(&new, true);
+        }
     }
 
     /// Adds everything up anew after a reading has changed what is shown.
     pub(crate) fn recount(&mut self, pools: usize) {
-        self.sums = vec![Sums::default(); pools];
-        self.unassigned = Sums::default();
-        for reservation in self.live.values() {
-            let sums = match reservation.rank {
-                Some(rank) => self.sums.get_mut(rank),
-                None => Some(&mut self.unassigned),
-            };
-            if let Some(sums) = sums {
+        (self.sums, self.forecasts) = (Vec::new(), Vec::new());
+        (self.unassigned, self.unassigned_forecast) = (Sums::default(), Forecast::default());
+        self.set_pools(pools);
+        let live = std::mem::take(&mut self.live);
+        for reservation in live.values() {
+            if let Some((sums, forecast)) = self.of_rank(reservation.rank) {
                 sums.change(reservation, true);
+                forecast.change(&reservation.footprint, true);
             }
         }
+        self.live = live;
         for ended in &self.ended {
             if let Some(sums) = ended.rank.and_then(|rank| self.sums.get_mut(rank)) {
                 sums.ended += ended.shown;

@@ -5,7 +5,7 @@
 //! it and how many ended in it. An output cut off at its max_tokens counts as having reached its length, never as having
 //! ended there by itself, so that requests with different limits teach one distribution.
 
-use crate::units::{Tokens, real};
+use crate::units::{Tokens, count_up, real};
 
 /// Lower edges of the buckets, in tokens; the last is open.
 const EDGES: [u32; BUCKETS] = [
@@ -13,13 +13,15 @@ const EDGES: [u32; BUCKETS] = [
     12288, 16384, 32768, 65536,
 ];
 const BUCKETS: usize = 28;
+/// No output is foreseen beyond it.
+const MAX_LENGTH: u64 = 1 << 20;
 /// Outputs after which an older one weighs 1/e.
 const MEMORY: f64 = 2000.0;
 /// Weight of the engine's own history when we begin to watch it, in outputs.
 const SEED_WEIGHT: f64 = 200.0;
-/// Share of outputs that ends in each bucket before anything is known: with the edges above, output lengths spread
-/// evenly over their logarithm, half of them above 128 tokens.
-const PRIOR_HAZARD: f64 = 0.06;
+/// Shares of outputs that end in a bucket of those that reach it, before anything is known: below 256 tokens, below
+/// 1,024, and above. Half of all are then longer than 128 tokens, one in four than 1,024, one in fifty than 4,096.
+const PRIOR_HAZARD: [f64; 3] = [0.06, 0.15, 0.4];
 /// Weight of that assumption, in outputs.
 const PRIOR_WEIGHT: f64 = 8.0;
 
@@ -89,6 +91,14 @@ impl Counts {
         }
     }
 
+    /// Whether counting can have given these figures.
+    pub(crate) fn plausible(&self) -> bool {
+        let pairs = self.reached.iter().zip(&self.ended);
+        pairs.into_iter().all(|(reached, ended)| {
+            reached.is_finite() && (0.0..=reached + 1e-6).contains(ended) && *reached <= 1e9
+        })
+    }
+
     fn forget(&mut self, outputs: f64) {
         let keep = (-outputs / MEMORY).exp();
         for count in self.reached.iter_mut().chain(&mut self.ended) {
@@ -110,6 +120,15 @@ fn edges(bucket: usize) -> (f64, f64) {
     (from, to)
 }
 
+fn prior_hazard(bucket: usize) -> f64 {
+    let [short, middle, long] = PRIOR_HAZARD;
+    match EDGES.get(bucket) {
+        Some(0..256) => short,
+        Some(256..1024) => middle,
+        _ => long,
+    }
+}
+
 /// Survival as cumulative hazard at the buckets' lower edges: P(length ≥ x) = exp(−hazard(x)), linear in between.
 #[derive(Clone, Debug)]
 pub(crate) struct Survival {
@@ -125,7 +144,7 @@ impl Survival {
         let (mut sum, mut tail) = (0.0, 0.0);
         for bucket in 0..BUCKETS {
             let count = |of: &[f64; BUCKETS]| of.get(bucket).copied().unwrap_or(0.0);
-            let prior = base.map_or(PRIOR_HAZARD, |base| base.share_ending(bucket));
+            let prior = base.map_or_else(|| prior_hazard(bucket), |base| base.share_ending(bucket));
             let ending = (count(&counts.ended) + weight * prior) / (count(&counts.reached) + weight);
             if let Some(slot) = hazard.get_mut(bucket) {
                 *slot = sum;
@@ -167,6 +186,16 @@ impl Survival {
             Some(high) => low + (high - low) * (tokens - from) / (to - from),
             None => low + self.tail * (tokens - from),
         }
+    }
+
+    /// Length that an output exceeds with probability `chance`.
+    pub(crate) fn exceeded_by(&self, chance: f64) -> Tokens {
+        let wanted = -chance.max(1e-9).ln();
+        let bucket = self.hazard.iter().rposition(|hazard| *hazard <= wanted).unwrap_or(0);
+        let (from, to) = edges(bucket);
+        let low = self.hazard.get(bucket).copied().unwrap_or(0.0);
+        let slope = self.hazard.get(bucket + 1).map_or(self.tail, |high| (high - low) / (to - from));
+        Tokens(count_up(from + (wanted - low) / slope.max(1e-12)).min(MAX_LENGTH))
     }
 
     /// Walks upwards: cumulative hazard at ascending points, without a search each.
@@ -284,8 +313,9 @@ mod tests {
         let survival = learned((0..3000).map(|_| (100, false)));
         // All end in 96..128, on the average at 112 by the even spread within a bucket.
         let mean = survival.mean_left(0.0, 1e6);
-        assert!((mean - 112.0).abs() < 8.0, "{mean}");
+        assert!((mean - 112.0).abs() < 12.0, "{mean}");
         assert!(survival.mean_left(0.0, 50.0) <= 50.0);
+        assert!((96..=128).contains(&survival.exceeded_by(0.5).0));
     }
 
     #[test]

@@ -11,11 +11,14 @@
 //! - [`event`], [`explain`], [`snapshot`]: what comes out besides the decisions.
 
 mod affinity;
+mod band;
+pub mod book;
 mod decision;
 mod device;
 mod engine;
 pub mod event;
 pub mod explain;
+mod figures;
 mod forecast;
 mod idempotency;
 mod ledger;
@@ -26,6 +29,7 @@ pub mod node;
 pub mod observation;
 mod observe;
 mod pool;
+mod prefill;
 mod rate;
 pub mod request;
 pub mod settings;

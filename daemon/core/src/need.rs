@@ -1,7 +1,7 @@
 //! What a request may need over its whole life: the one place that answers it.
 
 use crate::{
-    request::{Prompt, PromptCount, Request},
+    request::{MAX_COUNT, Prompt, PromptCount, Request},
     settings::Settings,
     units::{Blocks, Tokens},
 };
@@ -17,6 +17,8 @@ pub(crate) struct Need {
     pub(crate) output: Tokens,
     /// Output tokens per sequence that the caller may forward; `None`: it set none and none is imposed.
     pub(crate) granted: Option<Tokens>,
+    /// It ends there at the latest, output tokens per sequence.
+    pub(crate) most: Tokens,
     /// Sequences.
     pub(crate) n: u32,
 }
@@ -37,11 +39,12 @@ pub(crate) enum Misfit {
 }
 
 impl Need {
-    /// Counts `request` against the context window and the operator's limits: prompt + max_tokens, or a set default
-    /// where the client set none.
+    /// Counts `request` against the context window and the operator's limits: prompt + max_tokens, or `unlimited` output
+    /// tokens where the client set no limit.
     pub(crate) fn of(
         request: &Request<'_>,
         window: Option<Tokens>,
+        unlimited: Tokens,
         settings: &Settings,
     ) -> Result<Self, Misfit> {
         let (prompt, count) = count_prompt(request.prompt, window);
@@ -72,11 +75,10 @@ impl Need {
             granted = Some(left);
         }
         granted = granted.or(settings.max_tokens_limit);
-        let mut output = granted.unwrap_or(settings.default_max_tokens);
-        if let Some(left) = left {
-            output = output.min(left);
-        }
-        Ok(Self { prompt, count, output, granted, n: request.n.max(1) })
+        let left = left.unwrap_or(Tokens(MAX_COUNT));
+        let output = granted.unwrap_or(unlimited).min(left);
+        let most = granted.unwrap_or(left).min(left);
+        Ok(Self { prompt, count, output, granted, most, n: request.n.max(1) })
     }
 
     /// Blocks at the end of its life.
@@ -133,9 +135,9 @@ mod tests {
 
     #[test]
     fn without_max_tokens_a_default_is_kept_and_nothing_imposed() {
-        let need = Need::of(&request(500), Some(Tokens(4096)), &Settings::default()).unwrap();
+        let need = Need::of(&request(500), Some(Tokens(4096)), Tokens(1024), &Settings::default()).unwrap();
         assert_eq!((need.output, need.granted), (Tokens(1024), None));
-        let near_the_end = Need::of(&request(4000), Some(Tokens(4096)), &Settings::default()).unwrap();
+        let near_the_end = Need::of(&request(4000), Some(Tokens(4096)), Tokens(1024), &Settings::default()).unwrap();
         assert_eq!(near_the_end.output, Tokens(96));
     }
 
@@ -144,20 +146,20 @@ mod tests {
         let mut asked = request(4000);
         asked.max_tokens = Some(Tokens(200));
         let mut settings = Settings::default();
-        let need = Need::of(&asked, Some(Tokens(4096)), &settings).unwrap();
+        let need = Need::of(&asked, Some(Tokens(4096)), Tokens(1024), &settings).unwrap();
         assert_eq!(need.granted, Some(Tokens(96)));
         settings.clamp_max_tokens = false;
-        let misfit = Need::of(&asked, Some(Tokens(4096)), &settings).unwrap_err();
+        let misfit = Need::of(&asked, Some(Tokens(4096)), Tokens(1024), &settings).unwrap_err();
         assert_eq!(misfit, Misfit::Context { window: Tokens(4096) });
     }
 
     #[test]
     fn an_exact_prompt_that_fills_the_window_never_fits_but_a_bound_may_still() {
         let settings = Settings::default();
-        assert!(Need::of(&request(4096), Some(Tokens(4096)), &settings).is_err());
+        assert!(Need::of(&request(4096), Some(Tokens(4096)), Tokens(1024), &settings).is_err());
         let mut text = request(0);
         text.prompt = Prompt::Bytes(100_000);
-        let need = Need::of(&text, Some(Tokens(4096)), &settings).unwrap();
+        let need = Need::of(&text, Some(Tokens(4096)), Tokens(1024), &settings).unwrap();
         assert_eq!((need.prompt, need.count), (Tokens(4095), PromptCount::Bounded));
         assert_eq!(need.output, Tokens(1));
     }
@@ -165,7 +167,7 @@ mod tests {
     #[test]
     fn the_operators_limit_is_imposed_also_where_the_client_set_none() {
         let settings = Settings { max_tokens_limit: Some(Tokens(256)), ..Settings::default() };
-        let need = Need::of(&request(10), None, &settings).unwrap();
+        let need = Need::of(&request(10), None, Tokens(1024), &settings).unwrap();
         assert_eq!((need.output, need.granted), (Tokens(256), Some(Tokens(256))));
     }
 }

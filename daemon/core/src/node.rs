@@ -8,7 +8,8 @@ use std::{
 
 use crate::{
     affinity::Affinity,
-    decision::{self, Weighed},
+    book::{Book, ClassKey, Learned},
+    decision::{self, Grounds, Weighed},
     device::Device,
     engine::Engine,
     event::{EventKind, History},
@@ -17,7 +18,7 @@ use crate::{
     ledger::Reservation,
     observation::SourceReport,
     request::{
-        Admit, Completion, Decision, Deny, Reason, Reference, Request, RequestError, ReservationId,
+        Admit, Class, Completion, Decision, Deny, Outcome, Reason, Reference, Request, RequestError, ReservationId,
         SessionId, Verdict,
     },
     settings::Settings,
@@ -29,6 +30,10 @@ use crate::{
 const TICK: Duration = Duration::from_millis(250);
 /// Reservations looked at in one tick.
 const SWEPT_PER_TICK: usize = 512;
+/// Reservations foreseen anew at once.
+const FORESEEN_AT_ONCE: usize = 128;
+/// Classes whose lengths are worked out anew in one tick.
+const CLASSES_PER_TICK: usize = 8;
 /// A dead engine is shown for so long.
 const DOWN_SHOWN: Duration = Duration::from_hours(1);
 
@@ -84,6 +89,9 @@ pub struct Node {
     next_tick: Option<Mono>,
     /// Where the sweep over reservations goes on: engine, and the last one looked at.
     sweep: (usize, Option<ReservationId>),
+    /// Where foreseeing goes on, likewise.
+    foreseen: (usize, Option<ReservationId>),
+    pub(crate) book: Book,
     no_name: Arc<str>,
 }
 
@@ -107,6 +115,8 @@ impl Node {
             next: 1,
             next_tick: None,
             sweep: (0, None),
+            foreseen: (0, None),
+            book: Book::default(),
             no_name: "".into(),
         }
     }
@@ -162,10 +172,9 @@ impl Node {
         let home = request.session_key.and_then(|key| self.affinity.engine(key));
         let candidates =
             self.engines.iter().enumerate().filter(|(_, engine)| named(engine) && serves(engine));
-        let weighed = candidates.map(|(index, engine)| {
-            let squeezed = engine.squeezed(now, &self.settings);
-            (index, decision::weigh(engine, now, request, &self.settings, squeezed))
-        });
+        let class = ClassKey::of(request);
+        let grounds = Grounds { now, settings: &self.settings, book: &self.book, class };
+        let weighed = candidates.map(|(index, engine)| (index, decision::weigh(engine, request, &grounds)));
         weighed
             .max_by_key(|(index, weighed)| {
                 let (admitted, left, status, wait) = weighed.rating();
@@ -191,6 +200,10 @@ impl Node {
             output: need.output,
             granted: need.granted,
             n: need.n,
+            most: need.most,
+            class: ClassKey::of(request),
+            footprint: weighed.footprint.clone(),
+            prefill: engine.begin_prefill(weighed.rank, now, need.prompt),
             generated: Tokens::ZERO,
             generated_at: now,
             seen_at: None,
@@ -248,7 +261,7 @@ impl Node {
         Some(Decision {
             verdict: Verdict::Admit(admit),
             prompt: Some((reservation.prompt, reservation.count)),
-            headroom: decision::headroom(engine, now, &self.settings),
+            headroom: decision::headroom(engine, now, &self.settings, Class::Standard),
             data_age: engine.pools.first().and_then(|pool| pool.age(now)),
         })
     }
@@ -275,7 +288,7 @@ impl Node {
         Decision {
             verdict: Verdict::Deny(deny),
             prompt: weighed.as_ref().and_then(Weighed::prompt),
-            headroom: engine.and_then(|engine| decision::headroom(engine, now, &self.settings)),
+            headroom: engine.and_then(|engine| decision::headroom(engine, now, &self.settings, Class::Standard)),
             data_age: engine.and_then(|engine| engine.pools.first()?.age(now)),
         }
     }
@@ -342,7 +355,25 @@ impl Node {
         let Some(engine) = self.holder(id).and_then(|index| self.engines.get_mut(index)) else {
             return Completed::Ended;
         };
-        if engine.end(id, now, completion.outcome) { Completed::Held } else { Completed::Ended }
+        let model = engine.model();
+        let Some(ended) = engine.end(id, now, completion.outcome) else { return Completed::Ended };
+        if completion.output_tokens.is_some() && completion.outcome == Outcome::Ok {
+            engine.told = engine.told.saturating_add(u64::from(ended.n));
+        }
+        self.learn_length(&model, &ended, completion);
+        Completed::Held
+    }
+
+    /// Learns from the output of a request that ended, where its length was told.
+    fn learn_length(&mut self, model: &Arc<str>, ended: &Reservation, completion: Completion) {
+        let Some(output) = completion.output_tokens else { return };
+        let length = Tokens(output.0.div_ceil(u64::from(ended.n).max(1)));
+        let at_its_limit = ended.granted.is_some_and(|granted| length >= granted);
+        match completion.outcome {
+            Outcome::NotSent => {}
+            Outcome::Ok => self.book.take(model, ended.class, length, at_its_limit),
+            Outcome::Cancelled | Outcome::EngineError => self.book.take(model, ended.class, length, true),
+        }
     }
 
     /// A stream broke: its reservations become orphans.
@@ -390,6 +421,8 @@ impl Node {
             }
         }
         self.sweep(now);
+        self.foresee(now);
+        self.book.refresh(CLASSES_PER_TICK);
         let down = |engine: &Engine| {
             engine.live.state == EngineState::Down && now.since(engine.live.since) > DOWN_SHOWN
         };
@@ -407,6 +440,30 @@ impl Node {
             Some(last) => (index, Some(last)),
             None => (index + 1, None),
         };
+    }
+
+    /// Foresees some reservations anew: what they have generated since changes what is still to come.
+    pub(crate) fn foresee(&mut self, now: Mono) {
+        let (index, after) = self.foreseen;
+        let Some(engine) = self.engines.get_mut(index) else {
+            self.foreseen = (0, None);
+            return;
+        };
+        self.foreseen = match engine.foresee(now, after, FORESEEN_AT_ONCE, &self.book) {
+            Some(last) => (index, Some(last)),
+            None => (index + 1, None),
+        };
+    }
+
+    /// What was learned, for the next run.
+    #[must_use]
+    pub fn learned(&self) -> Learned {
+        self.book.learned()
+    }
+
+    /// Takes up what an earlier run had learned.
+    pub fn take_up(&mut self, learned: Learned) {
+        self.book.take_up(learned);
     }
 
     /// When [`Self::handle_timeout`] is due next; `None` while there is nothing to watch.

@@ -118,7 +118,15 @@ impl Node {
         let Some(index) = self.index_of(engine) else { return };
         let Some(engine) = self.engines.get_mut(index) else { return };
         let held = engine.ledger.live.len();
+        let model = engine.model();
+        let before = engine.lengths();
         let effect = engine.read(now, reading, &self.settings);
+        let after = engine.lengths();
+        // Read rarely, so that most readings bring no change. After a restart it counts from nothing.
+        if after != before && !after.is_empty() {
+            let before = if effect.restarted { Vec::new() } else { before };
+            self.book.take_histogram(&model, &before, &after, std::mem::take(&mut engine.told));
+        }
         if effect.restarted {
             let name = Arc::clone(&engine.facts.engine);
             let message = format!(
@@ -129,6 +137,7 @@ impl Node {
         if effect.state_changed {
             self.tell_state(now, index);
         }
+        self.foresee(now);
     }
 
     fn scrape_failed(&mut self, now: Mono, engine: &str, failure: &ScrapeFailure) {

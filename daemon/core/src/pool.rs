@@ -1,12 +1,16 @@
-//! One KV pool (of one data-parallel rank): its size, its last reading, and what they say together with the ledger.
+//! One KV pool (of one data-parallel rank): its size, its last reading, and what is learned from its readings.
 
 use std::time::Duration;
 
 use crate::{
+    band::Band,
     explain::Terms,
+    figures::{Change, Figures, length_quantile, mean_prompt, share_of},
+    forecast::Other,
     ledger::Sums,
     need::{Need, blocks_held},
     observation::{EngineFacts, RankReading},
+    prefill::{Passed, Prefill},
     rate::{Drain, Mean},
     settings::Settings,
     snapshot::PoolSnapshot,
@@ -19,37 +23,16 @@ const DEFAULT_BLOCK_SIZE: u64 = 16;
 const BYPASS_QUANTILE: f64 = 0.9;
 /// Prompt tokens assumed for a request we know nothing of, until the engine's counters tell.
 const BYPASS_PROMPT: Tokens = Tokens(512);
-
 /// Output tokens per second and request that an engine may reach, until its own rate is measured.
 const PRIOR_TOKEN_RATE: f64 = 50.0;
-
-/// A pool's last reading.
-#[derive(Clone, Debug)]
-pub(crate) struct Figures {
-    pub(crate) span: Span,
-    /// How long until the next one is expected.
-    pub(crate) interval: Duration,
-    pub(crate) raw: RankReading,
-    /// Blocks in use.
-    pub(crate) used: Option<Blocks>,
-}
-
-impl Figures {
-    /// Requests in the engine, running and waiting.
-    pub(crate) fn in_engine(&self) -> Option<u64> {
-        Some(self.raw.running?.saturating_add(self.raw.waiting?))
-    }
-
-    pub(crate) fn idle(&self) -> bool {
-        self.in_engine() == Some(0)
-    }
-
-    /// Whether steps are due: something runs, or waits for nothing but room.
-    pub(crate) fn busy(&self) -> bool {
-        let deferred = self.raw.waiting_deferred.unwrap_or(0);
-        self.raw.running > Some(0) || self.raw.waiting > Some(deferred)
-    }
-}
+/// Time over which the mean use of bypass traffic is learned.
+const BYPASS_MEMORY: Duration = Duration::from_mins(1);
+/// Time over which it is learned how many blocks a request really takes.
+const WEIGHT_MEMORY: Duration = Duration::from_secs(30);
+/// Least blocks of ours from which that is learned.
+const WEIGHT_SAMPLE: Blocks = Blocks(20);
+/// Slack for a scrape's own duration when judging whether a reading is overdue.
+const IDLE_SLACK: Duration = Duration::from_secs(1);
 
 /// One pool.
 #[derive(Clone, Debug)]
@@ -62,8 +45,28 @@ pub(crate) struct Pool {
     /// Output tokens per second and running request.
     pub(crate) token_rate: Mean,
     pub(crate) drain: Drain,
+    pub(crate) prefill: Prefill,
+    pub(crate) band: Band,
     /// Requests in the engine that are not ours, at the last reading.
     pub(crate) bypass: u64,
+    /// Blocks that are in use for each one we reckon: below 1 where prompts share a prefix, and whatever hybrid models
+    /// make of it.
+    weight: Mean,
+    /// Blocks in the last reading that our requests do not explain, their long-run mean and mean square.
+    unexplained: f64,
+    unexplained_mean: Mean,
+    unexplained_square: Mean,
+}
+
+/// What the reservations of a pool hold by our reckoning, in blocks as requests take them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Held {
+    /// All of them.
+    pub(crate) all: Blocks,
+    /// Of those, the ones that no reading was seen to show, now or at their end.
+    pub(crate) unseen: Blocks,
+    /// Sequences of those.
+    pub(crate) unseen_sequences: u64,
 }
 
 impl Pool {
@@ -76,7 +79,13 @@ impl Pool {
             figures: None,
             token_rate: Mean::default(),
             drain: Drain::default(),
+            prefill: Prefill::default(),
+            band: Band::default(),
             bypass: 0,
+            weight: Mean::over(WEIGHT_MEMORY),
+            unexplained: 0.0,
+            unexplained_mean: Mean::over(BYPASS_MEMORY),
+            unexplained_square: Mean::over(BYPASS_MEMORY),
         }
     }
 
@@ -87,6 +96,9 @@ impl Pool {
         let change = Change::between(self.figures.as_ref(), span, &raw);
         if let Some(rate) = change.token_rate {
             self.token_rate.take(rate, change.elapsed);
+        }
+        if let (Some(tokens), Some(time)) = (raw.prompt_tokens, raw.prefill_time) {
+            self.prefill.seed(real(tokens), time.sum);
         }
         self.figures = Some(Figures { span, interval, raw, used });
         change
@@ -104,6 +116,69 @@ impl Pool {
         }
     }
 
+    /// Follows the queue of prompts: `change` is what the last reading brought, `arrived` how many requests came in by
+    /// other ways than ours, `unseen` the prompt tokens of ours that it does not show.
+    pub(crate) fn follow_prefill(&mut self, change: &Change, arrived: u64, unseen: Tokens) {
+        let Some(figures) = &self.figures else { return };
+        let prompt = mean_prompt(&figures.raw).unwrap_or(BYPASS_PROMPT);
+        self.prefill.read(Passed {
+            at: figures.span.not_before,
+            elapsed: change.elapsed,
+            tokens: real(change.prompt_tokens),
+            others: real(arrived.saturating_mul(prompt.0)),
+            idle: figures.idle(),
+            unseen: real(unseen.0),
+        });
+    }
+
+    /// Sets what the reading shows against what we reckon our requests hold in it: learns from the difference.
+    pub(crate) fn explain(&mut self, shown: Blocks, elapsed: Duration) {
+        let Some(figures) = &self.figures else { return };
+        let Some(used) = figures.used else { return };
+        let settled = self.prefill.queued(figures.span.not_before) == Tokens::ZERO;
+        if self.bypass == 0 && figures.raw.waiting == Some(0) && settled && shown >= WEIGHT_SAMPLE {
+            self.weight.take((real(used.0) / real(shown.0)).clamp(0.2, 4.0), elapsed);
+        }
+        self.unexplained = (real(used.0) - self.weight() * real(shown.0)).max(0.0);
+        self.unexplained_mean.take(self.unexplained, elapsed);
+        self.unexplained_square.take(self.unexplained * self.unexplained, elapsed);
+    }
+
+    pub(crate) fn weight(&self) -> f64 {
+        self.weight.get().unwrap_or(1.0)
+    }
+
+    /// Use by traffic that the ledger does not know of, now and as it goes on. `life`: mean output length.
+    pub(crate) fn other(&self, life: f64) -> Other {
+        if self.bypass == 0 && self.unexplained == 0.0 {
+            return Other::default();
+        }
+        let mean = self.unexplained_mean.get().unwrap_or(self.unexplained);
+        let square = self.unexplained_square.get().unwrap_or(mean * mean);
+        Other {
+            now: self.unexplained,
+            growth: real(self.bypass) / real(self.block_size.max(1)),
+            mean,
+            variance: (square - mean * mean).max(0.0),
+            life,
+        }
+    }
+
+    /// Use now, by our reckoning: what the reading has beyond ours, and what ours hold now. `None` before a reading.
+    pub(crate) fn corrected(&self, held: Blocks) -> Option<f64> {
+        self.figures.as_ref()?.used?;
+        let estimate = self.unexplained + self.weight() * real(held.0);
+        Some(self.total.map_or(estimate, |total| estimate.min(real(total.0))))
+    }
+
+    /// The band around [`Self::corrected`]: how far the truth may lie below and above.
+    pub(crate) fn width(&self, now: Mono, held: &Held) -> (Blocks, Blocks) {
+        let age = self.age(now).unwrap_or_default();
+        let bound = self.uncertainty(now, held.unseen_sequences);
+        let (below, above) = self.band.width(age, bound);
+        if self.band.learned() { (below, above) } else { (below + held.unseen, above) }
+    }
+
     /// Age of the last reading.
     pub(crate) fn age(&self, now: Mono) -> Option<Duration> {
         self.figures.as_ref().map(|figures| now.since(figures.span.not_before))
@@ -115,7 +190,8 @@ impl Pool {
         Some(Blocks(count_up(real(total.0) * settings.ceiling).min(total.0)))
     }
 
-    /// The sum that decides: use in the last reading, changed by all that the ledger knows since, plus the need.
+    /// The worst case: use in the last reading, changed by all that the ledger knows since, with every live request
+    /// growing to all it may, plus the need.
     pub(crate) fn terms(&self, now: Mono, sums: Sums, need: Option<&Need>, settings: &Settings) -> Terms {
         let reported = self.figures.as_ref().and_then(|figures| figures.used);
         // Where ours would be more than the reading has, it does not show all that we think it does.
@@ -130,6 +206,7 @@ impl Pool {
             bypass: self.bypass_growth(settings),
             need: need.map_or(Blocks::ZERO, |need| need.blocks(self.block_size)),
             limit: self.limit(settings),
+            peak: None,
             prompt: need.map_or(Tokens::ZERO, |need| need.prompt),
             output: need.map_or(Tokens::ZERO, |need| need.output),
             reservations: sums.count,
@@ -149,8 +226,8 @@ impl Pool {
             + blocks_held(prompt, output, 1, self.block_size).times(waiting)
     }
 
-    /// Half the width of the band around the corrected use: what may have changed since the reading was made, at the
-    /// measured token rate, and one partly filled block for each sequence.
+    /// What may have changed since the reading was made, at the measured token rate, and one partly filled block for
+    /// each sequence.
     pub(crate) fn uncertainty(&self, now: Mono, unseen_sequences: u64) -> Blocks {
         let Some(figures) = &self.figures else { return Blocks::ZERO };
         let sequences = figures.raw.running.unwrap_or(0).saturating_add(unseen_sequences);
@@ -166,21 +243,14 @@ impl Pool {
         })
     }
 
-    /// The pool for those who look; `held` and `shown` are sums over its reservations, `unseen` what the unseen hold.
-    pub(crate) fn snapshot(&self, now: Mono, terms: &Terms, held: Held) -> PoolSnapshot {
-        let corrected = terms.reported.map(|reported| {
-            let ours = held.shown + terms.ended;
-            let of_others = reported.saturating_sub(ours);
-            let estimate = of_others + held.now;
-            let estimate = self.total.map_or(estimate, |total| estimate.min(total));
-            let width = self.uncertainty(now, held.unseen_sequences);
-            let high = estimate + width;
-            let high = self.total.map_or(high, |total| high.min(total));
-            // What is not in the reading may not have arrived.
-            let not_there = held.unseen + ours.saturating_sub(reported);
-            (estimate.saturating_sub(width + not_there), estimate, high)
+    /// The pool for those who look.
+    pub(crate) fn snapshot(&self, now: Mono, terms: &Terms, held: &Held) -> PoolSnapshot {
+        let corrected = self.corrected(held.all).map(|estimate| {
+            let (below, above) = self.width(now, held);
+            let estimate = Blocks(count_up(estimate - 0.5));
+            let high = self.total.map_or(estimate + above, |total| (estimate + above).min(total));
+            (estimate.saturating_sub(below), estimate, high)
         });
-        let committed = terms.reported.map(|_| terms.committed());
         let raw = self.figures.as_ref().map(|figures| &figures.raw);
         PoolSnapshot {
             rank: self.rank,
@@ -188,122 +258,33 @@ impl Pool {
             block_size: self.total.map(|_| self.block_size),
             reported: terms.reported,
             corrected,
-            committed,
+            committed: terms.reported.map(|_| terms.committed()),
             running: raw.and_then(|raw| raw.running),
             waiting: raw.and_then(|raw| raw.waiting),
             age: self.age(now),
         }
     }
-}
 
-/// Slack for a scrape's own duration when judging whether a reading is overdue.
-const IDLE_SLACK: Duration = Duration::from_secs(1);
-
-/// What reservations hold, for the corrected use.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Held {
-    /// All of them, now.
-    pub(crate) now: Blocks,
-    /// In the last reading.
-    pub(crate) shown: Blocks,
-    /// Those that no reading was seen to show, now or at their end.
-    pub(crate) unseen: Blocks,
-    /// Sequences of those.
-    pub(crate) unseen_sequences: u64,
+    /// The engine's process is another one: what was in it is gone.
+    pub(crate) fn forget_use(&mut self) {
+        (self.bypass, self.unexplained) = (0, 0.0);
+        self.prefill = Prefill::default();
+    }
 }
 
 impl Terms {
-    /// All that is committed, the need of the request included.
+    /// All that is committed, the need of the request included, if every live request grows to all it may.
     #[must_use]
     pub fn committed(&self) -> Blocks {
         let promised = self.reported.unwrap_or_default() + self.growth + self.unseen + self.bypass;
         promised.saturating_sub(self.ended) + self.need
     }
 
-    /// Blocks by which the sum exceeds the limit; zero when it fits or the pool is unknown.
+    /// Blocks by which that exceeds the limit; zero when it fits or the pool is unknown.
     #[must_use]
     pub fn excess(&self) -> Blocks {
         self.limit.map_or(Blocks::ZERO, |limit| self.committed().saturating_sub(limit))
     }
-}
-
-/// What changed from one reading to the next.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Change {
-    /// Time between the two.
-    pub(crate) elapsed: Duration,
-    /// Sequences that arrived, by Δ(running + waiting) + Δ(finished); `None` without both counts.
-    pub(crate) arrivals: Option<u64>,
-    /// Any counter or gauge moved.
-    pub(crate) moved: bool,
-    /// A counter fell: the engine was started anew.
-    pub(crate) restarted: bool,
-    /// Output tokens per second and running request, where something ran all the time.
-    pub(crate) token_rate: Option<f64>,
-}
-
-impl Change {
-    fn between(before: Option<&Figures>, span: Span, now: &RankReading) -> Self {
-        let Some(before) = before else { return Self { moved: true, ..Self::default() } };
-        let old = &before.raw;
-        let elapsed = span.not_before.since(before.span.not_before);
-        let fell = |old: Option<u64>, new: Option<u64>| old.zip(new).is_some_and(|(old, new)| new < old);
-        let restarted = fell(old.steps, now.steps)
-            || fell(old.generation_tokens, now.generation_tokens)
-            || fell(old.finished, now.finished);
-        let moved = old.steps != now.steps
-            || old.generation_tokens != now.generation_tokens
-            || old.prompt_tokens != now.prompt_tokens
-            || old.finished != now.finished
-            || (old.running, old.waiting, old.kv_usage) != (now.running, now.waiting, now.kv_usage);
-        Self {
-            elapsed,
-            arrivals: arrivals(before, now),
-            moved,
-            restarted,
-            token_rate: token_rate(old, now, elapsed),
-        }
-    }
-}
-
-fn arrivals(before: &Figures, now: &RankReading) -> Option<u64> {
-    let in_engine = now.running?.saturating_add(now.waiting?);
-    let finished = now.finished?.saturating_sub(before.raw.finished?);
-    Some(in_engine.saturating_add(finished).saturating_sub(before.in_engine()?))
-}
-
-/// Tokens generated in `elapsed`, per request that ran at both its ends.
-fn token_rate(old: &RankReading, now: &RankReading, elapsed: Duration) -> Option<f64> {
-    let running = real(old.running?.min(now.running?));
-    let tokens = now.generation_tokens?.checked_sub(old.generation_tokens?)?;
-    let mean_running = (running + real(old.running?.max(now.running?))) / 2.0;
-    let request_seconds = mean_running * elapsed.as_secs_f64();
-    (running > 0.0 && tokens > 0 && request_seconds > 0.0).then(|| real(tokens) / request_seconds)
-}
-
-/// `usage` of `total`, rounded to whole blocks; a usage outside 0 to 1 counts as its nearer end.
-fn share_of(total: Blocks, usage: f64) -> Blocks {
-    Blocks(count_up((usage.clamp(0.0, 1.0) * real(total.0) - 0.5).max(0.0)))
-}
-
-/// Output length that `share` of past requests did not exceed, from a cumulative histogram; `None` without requests.
-/// In the unbounded last bucket its lower end is the answer.
-fn length_quantile(buckets: &[(f64, u64)], share: f64) -> Option<Tokens> {
-    let (_, all) = buckets.last().filter(|(_, all)| *all > 0)?;
-    let wanted = count_up(real(*all) * share);
-    let mut lower = 0.0;
-    for (upper, count) in buckets {
-        if *count >= wanted || !upper.is_finite() {
-            return Some(Tokens(count_up(if upper.is_finite() { *upper } else { lower })));
-        }
-        lower = *upper;
-    }
-    None
-}
-
-fn mean_prompt(raw: &RankReading) -> Option<Tokens> {
-    let finished = raw.finished.filter(|finished| *finished > 0)?;
-    Some(Tokens(raw.prompt_tokens? / finished))
 }
 
 #[cfg(test)]
@@ -368,15 +349,6 @@ mod tests {
     fn the_operators_ceiling_lowers_the_limit() {
         let settings = Settings { ceiling: 0.8, ..Settings::default() };
         assert_eq!(pool(0, 0).limit(&settings), Some(Blocks(80)));
-    }
-
-    #[test]
-    fn output_lengths_come_from_the_engines_histogram() {
-        let buckets = [(10.0, 50), (100.0, 90), (1000.0, 100), (f64::INFINITY, 100)];
-        assert_eq!(length_quantile(&buckets, 0.9), Some(Tokens(100)));
-        assert_eq!(length_quantile(&buckets, 0.91), Some(Tokens(1000)));
-        assert_eq!(length_quantile(&[(10.0, 0), (f64::INFINITY, 5)], 0.9), Some(Tokens(10)));
-        assert_eq!(length_quantile(&[(f64::INFINITY, 0)], 0.9), None);
     }
 
     #[test]

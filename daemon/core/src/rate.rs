@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::units::{Blocks, Mono, real};
 
-/// Time over which a measured rate forgets.
+/// Time over which a measured rate forgets where nothing else is said.
 const MEMORY: Duration = Duration::from_secs(10);
 /// A predicted wait is never shorter than this: one round trip and an engine step.
 const SHORTEST_WAIT: Duration = Duration::from_millis(50);
@@ -12,18 +12,30 @@ const SHORTEST_WAIT: Duration = Duration::from_millis(50);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// A mean that gives each observation the weight of the time it covers.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Mean {
     value: Option<f64>,
+    memory: Duration,
+}
+
+impl Default for Mean {
+    fn default() -> Self {
+        Self::over(MEMORY)
+    }
 }
 
 impl Mean {
+    /// A mean that forgets over `memory`.
+    pub(crate) const fn over(memory: Duration) -> Self {
+        Self { value: None, memory }
+    }
+
     /// Takes in `value`, which held during `elapsed`.
     pub(crate) fn take(&mut self, value: f64, elapsed: Duration) {
         if !value.is_finite() {
             return;
         }
-        let weight = 1.0 - (-elapsed.as_secs_f64() / MEMORY.as_secs_f64()).exp();
+        let weight = 1.0 - (-elapsed.as_secs_f64() / self.memory.as_secs_f64()).exp();
         self.value = Some(match self.value {
             None => value,
             Some(old) => old + (value - old) * weight,

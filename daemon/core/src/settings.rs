@@ -2,14 +2,21 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crate::units::{Bytes, Tokens};
+use crate::{
+    request::Class,
+    units::{Bytes, Tokens},
+};
 
 /// Settings of the core.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Most of a pool that may be committed, share 0 to 1.
     pub ceiling: f64,
-    /// Output tokens assumed for a request without max_tokens.
+    /// Accepted probability that the pool overflows within the life of an admitted request, per class. 0 admits only
+    /// what fits in the worst case.
+    pub risk: Risk,
+    /// Output tokens assumed for a request without max_tokens where risk is 0, and of bypass traffic as long as the
+    /// engine's history does not tell.
     pub default_max_tokens: Tokens,
     /// Largest max_tokens granted; `None`: the context window alone limits.
     pub max_tokens_limit: Option<Tokens>,
@@ -35,6 +42,32 @@ pub struct Settings {
     pub engine_modes: BTreeMap<String, Mode>,
 }
 
+/// Accepted probabilities of overflow, 0 to 0.5.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Risk {
+    /// Of interactive requests.
+    pub interactive: f64,
+    /// Of standard ones.
+    pub standard: f64,
+    /// Of batch.
+    pub batch: f64,
+}
+
+impl Risk {
+    /// The worst case decides for all.
+    pub const NONE: Self = Self { interactive: 0.0, standard: 0.0, batch: 0.0 };
+
+    /// Of `class`.
+    #[must_use]
+    pub const fn of(&self, class: Class) -> f64 {
+        match class {
+            Class::Interactive => self.interactive,
+            Class::Standard => self.standard,
+            Class::Batch => self.batch,
+        }
+    }
+}
+
 /// Whether decisions bind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
@@ -49,6 +82,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             ceiling: 1.0,
+            risk: Risk { interactive: 0.02, standard: 0.01, batch: 0.002 },
             default_max_tokens: Tokens(1024),
             max_tokens_limit: None,
             clamp_max_tokens: true,

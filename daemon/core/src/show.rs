@@ -6,6 +6,7 @@ use crate::{
     decision,
     engine::Engine,
     node::Node,
+    request::Class,
     snapshot::{DeviceSnapshot, EngineSnapshot, Snapshot, SourceSnapshot},
     units::{Mono, Tokens},
 };
@@ -51,7 +52,7 @@ impl Node {
             state_reason: engine.live.why.clone(),
             state_since: engine.live.since,
             mode: engine.mode(&self.settings),
-            headroom: decision::headroom(engine, now, &self.settings),
+            headroom: decision::headroom(engine, now, &self.settings, Class::Standard),
             pools: engine.pool_snapshots(now, &self.settings),
             max_model_len: windows.max().filter(|window| *window > Tokens::ZERO),
             devices: engine.devices.clone(),
