@@ -10,7 +10,7 @@ use gpuadmit_core::{
     request::{
         Admit, Class, Completion, Decision, Deny, Outcome, Prompt, Reference, Request, ReservationId, Verdict,
     },
-    settings::Settings,
+    settings::{Risk, Settings},
     units::{Mono, Span, Tokens},
 };
 
@@ -97,6 +97,12 @@ pub fn reading(name: &str, now: Mono, ranks: Vec<RankReading>) -> Observation {
     let interval = Duration::from_millis(200);
     let reading = EngineReading { span: Span::at(now), ranks, interval, ..EngineReading::default() };
     Observation::Reading { engine: name.into(), reading: Box::new(reading) }
+}
+
+/// Settings under which the worst case decides.
+#[must_use]
+pub fn strict() -> Settings {
+    Settings { risk: Risk::NONE, ..Settings::default() }
 }
 
 /// A node with one ready, idle engine `e` of `blocks` usable blocks.

@@ -14,7 +14,7 @@ use gpuadmit_core::{
     units::{Blocks, Bytes, Mono, Span, Tokens},
 };
 use gpuadmit_tests::node_kit::{
-    admitted, at, complete, denied, e, facts, rank, reading, ready_node, request,
+    admitted, at, complete, denied, e, facts, rank, reading, ready_node, request, strict,
 };
 
 fn state(node: &mut Node, now: Mono) -> EngineState {
@@ -25,7 +25,7 @@ fn state(node: &mut Node, now: Mono) -> EngineState {
 
 #[test]
 fn an_idle_reading_empties_the_ledger_whatever_was_lost_before() {
-    let mut node = ready_node(Settings::default(), 100);
+    let mut node = ready_node(strict(), 100);
     for _ in 0..3 {
         let mut lost = request(400, Some(100)); // 32 blocks each, never completed
         lost.session = Some(SessionId(1));
@@ -40,7 +40,7 @@ fn an_idle_reading_empties_the_ledger_whatever_was_lost_before() {
 
 #[test]
 fn an_idle_reading_keeps_what_may_still_be_on_its_way() {
-    let mut node = ready_node(Settings::default(), 100);
+    let mut node = ready_node(strict(), 100);
     let id = admitted(&node.admit(at(1.0), &request(400, Some(100))).unwrap()).reservation;
     node.observe(at(1.05), reading("e", at(1.05), vec![rank(0, 100, 0, 0, 0, 0)]));
     assert_eq!(node.standing(id), Standing::Live);
@@ -48,7 +48,7 @@ fn an_idle_reading_keeps_what_may_still_be_on_its_way() {
 
 #[test]
 fn an_idle_engine_admits_what_fits_it_even_when_its_gauge_is_stuck() {
-    let mut node = ready_node(Settings::default(), 100);
+    let mut node = ready_node(strict(), 100);
     // vllm #29928: the gauge sticks at 99 % after a mass cancel.
     node.observe(at(1.0), reading("e", at(1.0), vec![rank(0, 100, 99, 0, 0, 40)]));
     let _ = admitted(&node.admit(at(1.1), &request(1000, Some(600))).unwrap());
@@ -58,7 +58,7 @@ fn an_idle_engine_admits_what_fits_it_even_when_its_gauge_is_stuck() {
 
 #[test]
 fn an_idle_engine_admits_what_fits_it_above_the_operators_ceiling() {
-    let settings = Settings { ceiling: 0.5, ..Settings::default() };
+    let settings = Settings { ceiling: 0.5, ..strict() };
     let mut node = ready_node(settings, 100);
     let _ = admitted(&node.admit(at(0.1), &request(1000, Some(300))).unwrap());
     assert_eq!(denied(&node.admit(at(0.2), &request(10, Some(10))).unwrap()).reason, Reason::KvFull);
@@ -68,7 +68,7 @@ fn an_idle_engine_admits_what_fits_it_above_the_operators_ceiling() {
 
 #[test]
 fn helpers_that_come_and_go_change_nothing() {
-    let mut node = ready_node(Settings::default(), 100);
+    let mut node = ready_node(strict(), 100);
     let id = admitted(&node.admit(at(0.1), &request(10, Some(10))).unwrap()).reservation;
     for start in 1..20 {
         let mut with_helper = facts("e", 1600, at(0.2));
@@ -83,7 +83,7 @@ fn helpers_that_come_and_go_change_nothing() {
 
 #[test]
 fn the_death_of_its_processes_closes_it_and_drops_what_it_held() {
-    let mut node = ready_node(Settings::default(), 100);
+    let mut node = ready_node(strict(), 100);
     let id = admitted(&node.admit(at(0.1), &request(10, Some(10))).unwrap()).reservation;
     let gone = Observation::EngineGone { engine: e(), span: Span::at(at(0.2)), evidence: "killed".into() };
     node.observe(at(0.2), gone);
@@ -100,7 +100,7 @@ fn the_death_of_its_processes_closes_it_and_drops_what_it_held() {
 
 #[test]
 fn a_dead_engine_core_closes_it_although_its_api_server_goes_on_answering() {
-    let mut node = ready_node(Settings::default(), 100);
+    let mut node = ready_node(strict(), 100);
     let with_core = |start| {
         let mut facts = facts("e", 1600, at(0.1));
         facts.processes.push(EngineProcess { pid: 101, start_ticks: start, role: ProcessRole::EngineCore });
@@ -155,21 +155,21 @@ fn observe_device(node: &mut Node, now: Mono, free: u64, co_tenant: u64) {
 
 #[test]
 fn a_sole_tenant_with_almost_no_free_memory_is_healthy() {
-    let mut node = ready_node(Settings::default(), 100);
+    let mut node = ready_node(strict(), 100);
     observe_device(&mut node, at(0.1), 50 << 20, 0);
     let _ = admitted(&node.admit(at(0.2), &request(10, Some(10))).unwrap());
 }
 
 #[test]
 fn a_co_tenant_that_was_there_before_the_engine_is_no_danger() {
-    let mut node = ready_node(Settings::default(), 100);
+    let mut node = ready_node(strict(), 100);
     observe_device(&mut node, at(0.1), 50 << 20, 20 << 30);
     let _ = admitted(&node.admit(at(0.2), &request(10, Some(10))).unwrap());
 }
 
 #[test]
 fn a_co_tenant_that_grows_while_little_is_free_denies_until_it_recedes_or_the_figures_age() {
-    let mut node = ready_node(Settings::default(), 100);
+    let mut node = ready_node(strict(), 100);
     observe_device(&mut node, at(0.1), 8 << 30, 1 << 30);
     observe_device(&mut node, at(1.0), 6 << 30, 3 << 30);
     let _ = admitted(&node.admit(at(1.1), &request(10, Some(10))).unwrap()); // growth, but much is free
@@ -190,7 +190,7 @@ fn a_co_tenant_that_grows_while_little_is_free_denies_until_it_recedes_or_the_fi
 
 #[test]
 fn a_frozen_engine_reopens_by_its_probe() {
-    let mut node = ready_node(Settings::default(), 100);
+    let mut node = ready_node(strict(), 100);
     let running = |steps| RankReading { steps: Some(steps), ..rank(0, 100, 90, 3, 0, 5) };
     node.observe(at(0.2), reading("e", at(0.2), vec![running(10)]));
     node.observe(at(0.4), reading("e", at(0.4), vec![running(11)]));
@@ -213,7 +213,7 @@ fn a_frozen_engine_reopens_by_its_probe() {
 
 #[test]
 fn a_refused_engine_opens_with_its_next_reading() {
-    let mut node = ready_node(Settings::default(), 100);
+    let mut node = ready_node(strict(), 100);
     let failure = ScrapeFailure::Refused;
     node.observe(at(1.0), Observation::ScrapeFailed { engine: e(), span: Span::at(at(1.0)), failure });
     let denial = node.admit(at(1.1), &request(10, Some(10))).unwrap();
@@ -224,7 +224,7 @@ fn a_refused_engine_opens_with_its_next_reading() {
 
 #[test]
 fn an_unreadable_engine_that_lives_is_served_by_the_ledger_alone() {
-    let mut node = ready_node(Settings::default(), 100);
+    let mut node = ready_node(strict(), 100);
     let failure = ScrapeFailure::Status(401);
     node.observe(at(10.0), Observation::ScrapeFailed { engine: e(), span: Span::at(at(10.0)), failure });
     assert_eq!(state(&mut node, at(10.0)), EngineState::Unknown);
@@ -234,7 +234,7 @@ fn an_unreadable_engine_that_lives_is_served_by_the_ledger_alone() {
 
 #[test]
 fn a_sleeping_engine_opens_when_it_wakes() {
-    let mut node = ready_node(Settings::default(), 100);
+    let mut node = ready_node(strict(), 100);
     let asleep = |now, asleep| match reading("e", now, vec![rank(0, 100, 0, 0, 0, 0)]) {
         Observation::Reading { engine, mut reading } => {
             reading.asleep = Some(asleep);
@@ -250,7 +250,7 @@ fn a_sleeping_engine_opens_when_it_wakes() {
 
 #[test]
 fn an_orphan_is_forgotten_at_its_cap_whatever_the_engine_shows() {
-    let mut node = ready_node(Settings::default(), 100);
+    let mut node = ready_node(strict(), 100);
     let id = admitted(&node.admit(at(0.1), &request(100, Some(100))).unwrap()).reservation;
     let mut now = 0.2;
     while now < 700.0 {
@@ -270,7 +270,7 @@ fn an_orphan_is_forgotten_at_its_cap_whatever_the_engine_shows() {
 
 #[test]
 fn an_unknown_version_is_observed() {
-    let mut node = ready_node(Settings::default(), 10);
+    let mut node = ready_node(strict(), 10);
     let mut unknown = facts("e", 160, at(0.1));
     unknown.version_known = false;
     node.observe(at(0.1), Observation::Engine(Box::new(unknown)));
@@ -284,7 +284,7 @@ fn an_unknown_version_is_observed() {
 
 #[test]
 fn a_pool_of_unknown_size_does_not_deny_but_static_limits_and_process_state_do() {
-    let mut node = Node::new(Settings::default(), 7);
+    let mut node = Node::new(strict(), 7);
     node.observe(at(0.0), Observation::Engine(Box::new(facts("e", 4096, at(0.0)))));
     let unsized_pool = RankReading { num_gpu_blocks: None, ..rank(0, 100, 99, 5, 0, 0) };
     node.observe(at(0.1), reading("e", at(0.1), vec![unsized_pool]));
@@ -302,7 +302,7 @@ fn a_pool_of_unknown_size_does_not_deny_but_static_limits_and_process_state_do()
 
 #[test]
 fn a_repeated_completion_succeeds_and_gives_back_once() {
-    let mut node = ready_node(Settings::default(), 100);
+    let mut node = ready_node(strict(), 100);
     let id = admitted(&node.admit(at(0.1), &request(800, Some(400))).unwrap()).reservation;
     assert_eq!(complete(&mut node, at(0.2), id), Completed::Held);
     assert_eq!(complete(&mut node, at(0.2), id), Completed::Ended);
@@ -315,7 +315,7 @@ fn a_repeated_completion_succeeds_and_gives_back_once() {
 
 #[test]
 fn a_request_id_names_one_reservation() {
-    let mut node = ready_node(Settings::default(), 100);
+    let mut node = ready_node(strict(), 100);
     let mut asked = request(100, Some(100));
     asked.request_id = Some("r1");
     let first = admitted(&node.admit(at(0.1), &asked).unwrap()).reservation;
@@ -331,7 +331,7 @@ fn a_request_id_names_one_reservation() {
 
 #[test]
 fn a_silent_gateway_loses_its_lease_but_not_the_blocks_and_may_adopt_them() {
-    let mut node = ready_node(Settings::default(), 100);
+    let mut node = ready_node(strict(), 100);
     let id = admitted(&node.admit(at(0.1), &request(800, Some(400))).unwrap()).reservation;
     node.observe(at(0.3), reading("e", at(0.3), vec![rank(0, 100, 51, 1, 0, 0)]));
     for tick in 0..400_u32 {
@@ -354,7 +354,7 @@ fn a_silent_gateway_loses_its_lease_but_not_the_blocks_and_may_adopt_them() {
 #[test]
 fn several_ranks_need_room_on_each_unless_the_caller_forwards_the_rank() {
     // Four running on rank 0 and one on rank 1 are not ours; each may grow by one block.
-    let settings = Settings { default_max_tokens: Tokens(16), ..Settings::default() };
+    let settings = Settings { default_max_tokens: Tokens(16), ..strict() };
     let mut node = Node::new(settings, 7);
     node.observe(at(0.0), Observation::Engine(Box::new(facts("e", 1600, at(0.0)))));
     let ranks = vec![rank(0, 100, 90, 4, 0, 0), rank(1, 100, 10, 1, 0, 0)];
@@ -367,7 +367,7 @@ fn several_ranks_need_room_on_each_unless_the_caller_forwards_the_rank() {
 
 #[test]
 fn a_denial_tells_when_room_is_predicted() {
-    let mut node = ready_node(Settings::default(), 100);
+    let mut node = ready_node(strict(), 100);
     // Requests of 10 blocks end at 2 a second: 20 blocks a second flow back.
     let mut now = 0.0;
     for _ in 0..100 {
@@ -385,7 +385,7 @@ fn a_denial_tells_when_room_is_predicted() {
 
 #[test]
 fn an_abort_that_no_counter_counts_does_not_hide_the_request_that_took_its_place() {
-    let mut node = ready_node(Settings::default(), 100);
+    let mut node = ready_node(strict(), 100);
     let first = admitted(&node.admit(at(0.1), &request(160, Some(160))).unwrap()).reservation;
     node.observe(at(0.2), reading("e", at(0.2), vec![rank(0, 100, 10, 1, 0, 0)]));
     let cancelled = gpuadmit_core::request::Completion {
@@ -402,7 +402,7 @@ fn an_abort_that_no_counter_counts_does_not_hide_the_request_that_took_its_place
 
 #[test]
 fn a_restart_is_told_once() {
-    let mut node = ready_node(Settings::default(), 100);
+    let mut node = ready_node(strict(), 100);
     let life = |now, start: f64, steps| match reading("e", now, vec![rank(0, 100, 0, 0, 0, steps)]) {
         Observation::Reading { engine, mut reading } => {
             reading.process_start = Some(start);

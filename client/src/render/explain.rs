@@ -14,7 +14,10 @@ pub(crate) fn decision(record: &DecisionRecord, paint: Paint) -> String {
     let text = headline(record, paint);
     match &record.terms {
         // The message tells the same sum.
-        Some(terms) => text + &flow("  ", " ", &sum(terms)) + &flow("  ", ", ", &basis(terms)),
+        Some(terms) => {
+            let forecast = forecast(terms).map(|line| sentence("  ", &line)).unwrap_or_default();
+            text + &flow("  ", " ", &sum(terms)) + &forecast + &flow("  ", ", ", &basis(terms))
+        }
         None => text + &sentence("  ", &record.message),
     }
 }
@@ -66,6 +69,16 @@ fn sum(terms: &Terms) -> Vec<String> {
     fields
 }
 
+/// `forecast 1,400 + 120 kept free = 1,520 ≤ 4,095 blocks, in 96 tokens`.
+fn forecast(terms: &Terms) -> Option<String> {
+    let (mean, spread) = (terms.peak_mean?, terms.peak_spread?);
+    let (peak, limit) = (mean.saturating_add(spread), terms.limit?);
+    let sign = if peak <= limit { '≤' } else { '>' };
+    let when = counted(terms.peak_in_tokens?, "token");
+    let sum = format!("forecast {} + {} kept free = {}", count(mean), count(spread), count(peak));
+    Some(format!("{sum} {sign} {}, in {when}", counted(limit, "block")))
+}
+
 fn total(terms: &Terms, reported: u64) -> u64 {
     [terms.growth, terms.unseen, terms.bypass, terms.need]
         .into_iter()
@@ -110,6 +123,20 @@ mod tests {
         assert!(text.contains(line), "{text}");
         let denied = Terms { limit: Some(1604), ..terms };
         assert!(decision(&record(denied), Paint::Plain).contains("> 1,604 blocks"));
+    }
+
+    #[test]
+    fn the_forecast_stands_below_the_worst_case() {
+        let terms = Terms {
+            reported: Some(50),
+            limit: Some(100),
+            peak_mean: Some(70),
+            peak_spread: Some(20),
+            peak_in_tokens: Some(96),
+            ..Default::default()
+        };
+        let text = decision(&record(terms), Paint::Plain);
+        assert!(text.contains("forecast 70 + 20 kept free = 90 ≤ 100 blocks, in 96 tokens"), "{text}");
     }
 
     #[test]

@@ -143,7 +143,8 @@ fn place(
     } else if fit.excess > Blocks::ZERO && !(pool.idle(grounds.now) && fit.terms.reservations == 0) {
         weighed.denied = Some(Reason::KvFull);
         let now = grounds.now;
-        weighed.retry_after = pool.drain.wait_for(now, fit.excess).or_else(|| first_end(engine, now));
+        let drain = if fit.terms.peak.is_some() { &pool.drain } else { &pool.promised_drain };
+        weighed.retry_after = drain.wait_for(now, fit.excess).or_else(|| first_end(engine, now));
     }
     weighed
 }
@@ -169,7 +170,9 @@ fn fit(
 ) -> Option<Fit> {
     let pool = engine.pools.get(index)?;
     let mut terms = pool.terms(grounds.now, engine.ledger.sums(index), Some(need), grounds.settings);
-    let Some(limit) = terms.limit else { return Some(Fit { terms, excess: Blocks::ZERO, left: Blocks::ZERO }) };
+    let Some(limit) = terms.limit else {
+        return Some(Fit { terms, excess: Blocks::ZERO, left: Blocks::ZERO });
+    };
     let other = pool.other(life);
     // Bypass traffic that is below its mean will be back.
     let returning = Blocks(count_up(other.mean - other.now));

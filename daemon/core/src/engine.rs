@@ -326,6 +326,7 @@ impl Engine {
     fn gave_back(&mut self, reservation: &Reservation, at: Mono) {
         let Some(pool) = self.pools.get_mut(reservation.rank.unwrap_or(0)) else { return };
         pool.drain.release(at, reservation.held(at, pool.token_rate.get(), pool.block_size));
+        pool.promised_drain.release(at, reservation.total);
         if at < reservation.prefill.1 && reservation.generated == Tokens::ZERO {
             pool.prefill.withdraw(reservation.prompt);
         }
@@ -385,8 +386,13 @@ impl Engine {
     }
 
     fn count_bypass(&mut self) {
-        for (index, pool) in self.pools.iter_mut().enumerate() {
-            let ours = self.ledger.sums.get(index).map_or(0, |sums| sums.sequences);
+        let mut ours = vec![0_u64; self.pools.len()];
+        for one in self.ledger.live.values().filter(|one| one.seen_at.is_some()) {
+            if let Some(ours) = ours.get_mut(one.rank.unwrap_or(0)) {
+                *ours = ours.saturating_add(u64::from(one.n));
+            }
+        }
+        for (pool, ours) in self.pools.iter_mut().zip(ours) {
             let there = pool.figures.as_ref().and_then(Figures::in_engine).unwrap_or(0);
             pool.bypass = there.saturating_sub(ours);
         }
@@ -497,7 +503,10 @@ impl Engine {
 
     /// Name under which its output lengths are learned: its first model, for adapters share it.
     pub(crate) fn model(&self) -> Arc<str> {
-        self.facts.models.first().map_or_else(|| Arc::clone(&self.facts.engine), |model| Arc::clone(&model.name))
+        self.facts
+            .models
+            .first()
+            .map_or_else(|| Arc::clone(&self.facts.engine), |model| Arc::clone(&model.name))
     }
 
     /// Its pools for those who look.
@@ -525,7 +534,8 @@ impl Reservation {
     /// Places the time in which its prompt is computed, by its part in what is left to compute: the youngest come last.
     fn place_prefill(&mut self, at: Mono, left: &mut Left, rate: Option<f64>) {
         let Some(rate) = rate.filter(|rate| *rate > 0.0) else { return };
-        let time = |tokens: Tokens| Duration::try_from_secs_f64(real(tokens.0) / rate).unwrap_or(Duration::ZERO);
+        let time =
+            |tokens: Tokens| Duration::try_from_secs_f64(real(tokens.0) / rate).unwrap_or(Duration::ZERO);
         if left.prefill == Tokens::ZERO {
             let (from, to) = self.prefill;
             self.prefill = (from.min(at), to.min(at));
@@ -541,7 +551,8 @@ impl Reservation {
 /// Takes up to `wanted` arrivals off `rank`'s count, or off the rank with most of them; returns the rank they were at.
 fn take_arrivals(changes: &mut [Change], rank: Option<usize>, wanted: u64) -> Option<usize> {
     let most = || {
-        let counted = changes.iter().enumerate().filter_map(|(index, change)| Some((index, change.arrivals?)));
+        let counted =
+            changes.iter().enumerate().filter_map(|(index, change)| Some((index, change.arrivals?)));
         counted.max_by_key(|(index, count)| (*count, Reverse(*index))).map(|(index, _)| index)
     };
     let index = rank.or_else(most)?;
@@ -552,7 +563,8 @@ fn take_arrivals(changes: &mut [Change], rank: Option<usize>, wanted: u64) -> Op
 
 /// Adds arrivals that the counters missed at `rank`.
 fn add_arrivals(changes: &mut [Change], rank: Option<usize>, missed: u64) {
-    if let Some(Some(count)) = rank.and_then(|rank| changes.get_mut(rank)).map(|change| &mut change.arrivals) {
+    if let Some(Some(count)) = rank.and_then(|rank| changes.get_mut(rank)).map(|change| &mut change.arrivals)
+    {
         *count = count.saturating_add(missed);
     }
 }

@@ -15,8 +15,8 @@ use crate::{
 
 /// Future moments, in tokens from now.
 pub(crate) const MOMENTS: [u32; COUNT] = [
-    0, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 32768,
-    65536,
+    0, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288,
+    16384, 32768, 65536,
 ];
 /// How many there are.
 pub(crate) const COUNT: usize = 24;
@@ -116,7 +116,13 @@ impl Forecast {
     }
 
     /// The moment that is tightest with `also` added and `other` holding what the ledger does not know of.
-    pub(crate) fn tightest(&self, also: Option<&Footprint>, weight: f64, other: &Other, sigmas: f64) -> Tightest {
+    pub(crate) fn tightest(
+        &self,
+        also: Option<&Footprint>,
+        weight: f64,
+        other: &Other,
+        sigmas: f64,
+    ) -> Tightest {
         let mut tightest = Tightest::default();
         for moment in 0..COUNT {
             let of = |array: &[f64; COUNT]| array.get(moment).copied().unwrap_or(0.0).max(0.0);

@@ -115,8 +115,6 @@ pub(crate) struct Sums {
     pub(crate) unseen: Blocks,
     /// Held in the last reading by those that have ended since.
     pub(crate) ended: Blocks,
-    /// Sequences of those seen.
-    pub(crate) sequences: u64,
     /// Reservations.
     pub(crate) count: u64,
 }
@@ -301,7 +299,6 @@ impl Sums {
         if reservation.seen_at.is_some() {
             step(&mut self.seen.0, reservation.total.0);
             step(&mut self.sure.0, reservation.sure.0);
-            step(&mut self.sequences, u64::from(reservation.n));
         } else {
             step(&mut self.unseen.0, reservation.total.0);
         }

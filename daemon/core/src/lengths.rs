@@ -9,8 +9,8 @@ use crate::units::{Tokens, count_up, real};
 
 /// Lower edges of the buckets, in tokens; the last is open.
 const EDGES: [u32; BUCKETS] = [
-    0, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192,
-    12288, 16384, 32768, 65536,
+    0, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144,
+    8192, 12288, 16384, 32768, 65536,
 ];
 const BUCKETS: usize = 28;
 /// No output is foreseen beyond it.
@@ -76,7 +76,8 @@ impl Counts {
     /// Takes in an engine's histogram of output lengths: what was added since `before`, at most `most` outputs' weight.
     pub(crate) fn take_histogram(&mut self, before: &[(f64, u64)], now: &[(f64, u64)], most: f64) {
         let old = |index: usize| before.get(index).map_or(0, |(_, count)| *count);
-        let added = now.last().map_or(0, |(_, count)| *count).saturating_sub(old(now.len().saturating_sub(1)));
+        let added =
+            now.last().map_or(0, |(_, count)| *count).saturating_sub(old(now.len().saturating_sub(1)));
         let scale = (most / real(added.max(1))).min(1.0);
         self.forget(real(added) * scale);
         let (mut low, mut below) = (0.0, 0);
@@ -279,7 +280,8 @@ mod tests {
     #[test]
     fn outputs_that_were_cut_off_do_not_count_as_having_ended() {
         // All would reach 1,000; half are cut at 100.
-        let survival = learned((0..1000).map(|index| if index % 2 == 0 { (100, true) } else { (1000, false) }));
+        let survival =
+            learned((0..1000).map(|index| if index % 2 == 0 { (100, true) } else { (1000, false) }));
         assert!(alive(&survival, 500.0) > 0.9, "{}", alive(&survival, 500.0));
     }
 

@@ -137,7 +137,8 @@ mod tests {
     fn without_max_tokens_a_default_is_kept_and_nothing_imposed() {
         let need = Need::of(&request(500), Some(Tokens(4096)), Tokens(1024), &Settings::default()).unwrap();
         assert_eq!((need.output, need.granted), (Tokens(1024), None));
-        let near_the_end = Need::of(&request(4000), Some(Tokens(4096)), Tokens(1024), &Settings::default()).unwrap();
+        let near_the_end =
+            Need::of(&request(4000), Some(Tokens(4096)), Tokens(1024), &Settings::default()).unwrap();
         assert_eq!(near_the_end.output, Tokens(96));
     }
 

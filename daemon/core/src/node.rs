@@ -18,8 +18,8 @@ use crate::{
     ledger::Reservation,
     observation::SourceReport,
     request::{
-        Admit, Class, Completion, Decision, Deny, Outcome, Reason, Reference, Request, RequestError, ReservationId,
-        SessionId, Verdict,
+        Admit, Class, Completion, Decision, Deny, Outcome, Reason, Reference, Request, RequestError,
+        ReservationId, SessionId, Verdict,
     },
     settings::Settings,
     snapshot::{DecisionCounts, EngineState},
@@ -288,7 +288,8 @@ impl Node {
         Decision {
             verdict: Verdict::Deny(deny),
             prompt: weighed.as_ref().and_then(Weighed::prompt),
-            headroom: engine.and_then(|engine| decision::headroom(engine, now, &self.settings, Class::Standard)),
+            headroom: engine
+                .and_then(|engine| decision::headroom(engine, now, &self.settings, Class::Standard)),
             data_age: engine.and_then(|engine| engine.pools.first()?.age(now)),
         }
     }

@@ -44,7 +44,10 @@ pub(crate) struct Pool {
     pub(crate) figures: Option<Figures>,
     /// Output tokens per second and running request.
     pub(crate) token_rate: Mean,
+    /// Blocks that requests held when they ended.
     pub(crate) drain: Drain,
+    /// Blocks that they had been promised.
+    pub(crate) promised_drain: Drain,
     pub(crate) prefill: Prefill,
     pub(crate) band: Band,
     /// Requests in the engine that are not ours, at the last reading.
@@ -79,6 +82,7 @@ impl Pool {
             figures: None,
             token_rate: Mean::default(),
             drain: Drain::default(),
+            promised_drain: Drain::default(),
             prefill: Prefill::default(),
             band: Band::default(),
             bypass: 0,

@@ -144,6 +144,14 @@ impl Found {
             admission.ceiling,
             "more than 0, at most 1",
         );
+        let risks = [
+            ("admission.risk_interactive", admission.risk_interactive),
+            ("admission.risk_standard", admission.risk_standard),
+            ("admission.risk_batch", admission.risk_batch),
+        ];
+        for (key, risk) in risks {
+            self.unless((0.0..=0.5).contains(&risk), key, risk, "0 to 0.5");
+        }
         self.range("admission.default_max_tokens", admission.default_max_tokens, 1..=MAX_COUNT);
         if let Some(limit) = admission.max_tokens_limit {
             self.range("admission.max_tokens_limit", limit, 1..=MAX_COUNT);

@@ -144,7 +144,14 @@ impl Limits {
 pub struct Admission {
     /// Most of a pool that may be promised, share 0 to 1.
     pub ceiling: f64,
-    /// Output tokens assumed for a request without max_tokens.
+    /// Accepted probability that the pool overflows within the life of an admitted request, for interactive requests;
+    /// 0 admits only what fits in the worst case.
+    pub risk_interactive: f64,
+    /// The same for standard requests.
+    pub risk_standard: f64,
+    /// The same for batch.
+    pub risk_batch: f64,
+    /// Output tokens assumed for a request without max_tokens where its class accepts no risk.
     pub default_max_tokens: u64,
     /// Largest max_tokens granted. Absent: the context window alone limits.
     pub max_tokens_limit: Option<u64>,
@@ -168,6 +175,9 @@ impl Default for Admission {
     fn default() -> Self {
         Self {
             ceiling: 1.0,
+            risk_interactive: 0.02,
+            risk_standard: 0.01,
+            risk_batch: 0.002,
             default_max_tokens: 1024,
             max_tokens_limit: None,
             clamp_max_tokens: true,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gpuadmit_core::{
-    settings::{self, Settings},
+    settings::{self, Risk, Settings},
     units::{Bytes, Tokens},
 };
 
@@ -26,6 +26,11 @@ impl Config {
         let engine_modes = self.engine.iter().filter_map(|e| Some((e.id.clone(), e.mode?.into()))).collect();
         Settings {
             ceiling: admission.ceiling,
+            risk: Risk {
+                interactive: admission.risk_interactive,
+                standard: admission.risk_standard,
+                batch: admission.risk_batch,
+            },
             default_max_tokens: Tokens(admission.default_max_tokens),
             max_tokens_limit: admission.max_tokens_limit.map(Tokens),
             clamp_max_tokens: admission.clamp_max_tokens,

@@ -234,6 +234,9 @@ fn terms(from: &Terms) -> v1::Terms {
         prompt_tokens: from.prompt.0,
         output_tokens: from.output.0,
         reservations: from.reservations,
+        peak_mean: from.peak.map(|peak| peak.mean.0),
+        peak_spread: from.peak.map(|peak| peak.spread.0),
+        peak_in_tokens: from.peak.map(|peak| peak.tokens.0),
     }
 }
 
