@@ -4,12 +4,15 @@
 //! can be replayed. [`node::Node`] is the door; the rest is what it consists of:
 //!
 //! - [`observation`], [`request`], [`settings`]: what comes in.
-//! - `need`: what one request may need. `ledger`: what was promised. `pool`: one KV cache, its last reading, and the sum
-//!   that both make. `liveness`: is the engine alive. `engine`: all of these for one engine, and how a reading is set
-//!   against the ledger. `decision`: the order of the checks. `device`: device memory and who has it. `observe` and `show`:
-//!   the node's two other sides.
+//! - `need`: what one request may need. `ledger`: what was promised. `figures`: an engine's last reading. `pool`: one KV
+//!   cache, and what is learned from its readings: `rate`, `prefill` (the queue of prompts), `band` (how wrong we are),
+//!   `forecast` (the future of all requests together), which rests on `lengths` and `book` (how long outputs get).
+//! - `engine`: all of these for one engine. `matching`: which of our requests a reading shows. `showing`: what they hold.
+//!   `liveness`: is the engine alive. `device`: device memory and who has it.
+//! - `decision`: the order of the checks. `admit`, `observe` and `show`: the node's three other sides.
 //! - [`event`], [`explain`], [`snapshot`]: what comes out besides the decisions.
 
+mod admit;
 mod affinity;
 mod band;
 pub mod book;
@@ -24,6 +27,7 @@ mod idempotency;
 mod ledger;
 pub mod lengths;
 mod liveness;
+mod matching;
 mod need;
 pub mod node;
 pub mod observation;
@@ -34,6 +38,7 @@ mod rate;
 pub mod request;
 pub mod settings;
 mod show;
+mod showing;
 pub mod snapshot;
 #[cfg(test)]
 mod testing;

@@ -8,22 +8,18 @@ use std::{
 
 use crate::{
     affinity::Affinity,
-    book::{Book, ClassKey, Learned},
-    decision::{self, Grounds, Weighed},
+    book::{Book, Learned},
     device::Device,
     engine::Engine,
     event::{EventKind, History},
-    explain::{Record, Records},
-    idempotency::{self, RequestIds},
+    explain::Records,
+    idempotency::RequestIds,
     ledger::Reservation,
     observation::SourceReport,
-    request::{
-        Admit, Class, Completion, Decision, Deny, Outcome, Reason, Reference, Request, RequestError,
-        ReservationId, SessionId, Verdict,
-    },
+    request::{Completion, Outcome, Reference, ReservationId, SessionId},
     settings::Settings,
     snapshot::{DecisionCounts, EngineState},
-    units::{Blocks, Mono, Tokens},
+    units::{Mono, Tokens},
 };
 
 /// Time between two looks at leases, orphans and engines that say nothing.
@@ -82,17 +78,17 @@ pub struct Node {
     pub(crate) records: Records,
     pub(crate) counts: DecisionCounts,
     pub(crate) generation: u64,
-    request_ids: RequestIds,
-    affinity: Affinity,
+    pub(crate) request_ids: RequestIds,
+    pub(crate) affinity: Affinity,
     /// Number of the next reservation.
-    next: u64,
+    pub(crate) next: u64,
     next_tick: Option<Mono>,
     /// Where the sweep over reservations goes on: engine, and the last one looked at.
     sweep: (usize, Option<ReservationId>),
     /// Where foreseeing goes on, likewise.
     foreseen: (usize, Option<ReservationId>),
     pub(crate) book: Book,
-    no_name: Arc<str>,
+    pub(crate) no_name: Arc<str>,
 }
 
 impl Node {
@@ -119,219 +115,6 @@ impl Node {
             book: Book::default(),
             no_name: "".into(),
         }
-    }
-
-    /// Answers a request.
-    ///
-    /// # Errors
-    /// The caller's mistakes; a denial is a [`Decision`].
-    pub fn admit(&mut self, now: Mono, request: &Request<'_>) -> Result<Decision, RequestError> {
-        request.check()?;
-        if let Some(decision) = self.remembered(now, request)? {
-            return Ok(decision);
-        }
-        let chosen = self.choose(now, request);
-        Ok(match chosen {
-            Err(reason) => self.deny(now, request, reason, None),
-            Ok((index, weighed)) => match weighed.denied {
-                Some(reason) => self.deny(now, request, reason, Some((index, weighed))),
-                None if self.reservations() >= self.settings.reservations => {
-                    self.deny(now, request, Reason::LedgerFull, Some((index, weighed)))
-                }
-                None => self.grant(now, request, index, &weighed),
-            },
-        })
-    }
-
-    /// The answer already given to this request id, while its reservation is held.
-    fn remembered(&mut self, now: Mono, request: &Request<'_>) -> Result<Option<Decision>, RequestError> {
-        let Some(request_id) = request.request_id else { return Ok(None) };
-        let Some(known) = self.request_ids.get(request.peer_uid, request.tenant, request_id) else {
-            return Ok(None);
-        };
-        let Some(index) = self.holder(known.reservation) else { return Ok(None) };
-        if known.content != idempotency::content(request) {
-            return Err(RequestError::IdReused(request_id.into()));
-        }
-        self.renew(now, index, known.reservation, request.session);
-        Ok(self.answer(now, index, known.reservation, None))
-    }
-
-    /// The engine for a request: the caller's choice, then the session's, then the one with most room.
-    fn choose(&self, now: Mono, request: &Request<'_>) -> Result<(usize, Weighed), Reason> {
-        let named = |engine: &Engine| request.engine.is_none_or(|name| &*engine.facts.engine == name);
-        if request.engine.is_some() && !self.engines.iter().any(named) {
-            return Err(Reason::UnknownEngine);
-        }
-        let certain =
-            self.engines.iter().any(|engine| named(engine) && engine.serves(request.model) == Some(true));
-        let serves = |engine: &Engine| match engine.serves(request.model) {
-            Some(serves) => serves,
-            None => !certain,
-        };
-        let home = request.session_key.and_then(|key| self.affinity.engine(key));
-        let candidates =
-            self.engines.iter().enumerate().filter(|(_, engine)| named(engine) && serves(engine));
-        let class = ClassKey::of(request);
-        let grounds = Grounds { now, settings: &self.settings, book: &self.book, class };
-        let weighed = candidates.map(|(index, engine)| (index, decision::weigh(engine, request, &grounds)));
-        weighed
-            .max_by_key(|(index, weighed)| {
-                let (admitted, left, status, wait) = weighed.rating();
-                (admitted, admitted && home == Some(*index), left, status, wait)
-            })
-            .ok_or(Reason::UnknownModel)
-    }
-
-    fn grant(&mut self, now: Mono, request: &Request<'_>, index: usize, weighed: &Weighed) -> Decision {
-        let id = ReservationId::new(self.epoch, self.next);
-        let lease_until = now + self.settings.lease;
-        let (Some(need), Some(engine)) = (weighed.need, self.engines.get_mut(index)) else {
-            return self.deny(now, request, Reason::UnknownEngine, None);
-        };
-        self.next = self.next.saturating_add(1);
-        let block_size = engine.pools.get(weighed.rank.unwrap_or(0)).map_or(1, |pool| pool.block_size);
-        let total = if engine.pools.is_empty() { Blocks::ZERO } else { need.blocks(block_size) };
-        let reservation = Reservation {
-            admitted_at: now,
-            rank: weighed.rank,
-            prompt: need.prompt,
-            count: need.count,
-            output: need.output,
-            granted: need.granted,
-            n: need.n,
-            most: need.most,
-            class: ClassKey::of(request),
-            footprint: weighed.footprint.clone(),
-            prefill: engine.begin_prefill(weighed.rank, now, need.prompt),
-            generated: Tokens::ZERO,
-            generated_at: now,
-            seen_at: None,
-            shown: Blocks::ZERO,
-            sure: Blocks::ZERO,
-            total,
-            lease_until,
-            session: request.session,
-            orphan_since: None,
-        };
-        engine.ledger.insert(id, reservation);
-        if weighed.probe {
-            engine.live.probing(now, id);
-        }
-        if let Some(key) = request.session_key {
-            self.affinity.note(key, index);
-        }
-        if let Some(request_id) = request.request_id {
-            self.request_ids.note(request, request_id, id);
-        }
-        self.counts.admitted = self.counts.admitted.saturating_add(1);
-        if let Some(reason) = weighed.observed {
-            self.counts.would_have_denied = self.counts.would_have_denied.saturating_add(1);
-            self.count_reason(reason);
-        }
-        self.record(now, request, Some(index), Some(weighed), Some(id), None);
-        match self.answer(now, index, id, weighed.observed) {
-            Some(decision) => decision,
-            None => self.deny(now, request, Reason::UnknownEngine, None),
-        }
-    }
-
-    /// The answer for a reservation that is held.
-    fn answer(
-        &self,
-        now: Mono,
-        index: usize,
-        id: ReservationId,
-        observed: Option<Reason>,
-    ) -> Option<Decision> {
-        let engine = self.engines.get(index)?;
-        let reservation = engine.ledger.live.get(&id)?;
-        let several = engine.pools.len() > 1;
-        let rank = reservation.rank.and_then(|rank| engine.pools.get(rank)).map(|pool| pool.rank);
-        let admit = Admit {
-            reservation: id,
-            lease: reservation.lease_until.since(now),
-            engine: Arc::clone(&engine.facts.engine),
-            address: Arc::clone(&engine.facts.address),
-            rank: rank.filter(|_| several),
-            max_tokens: reservation.granted,
-            blocks: reservation.total,
-            observed,
-        };
-        Some(Decision {
-            verdict: Verdict::Admit(admit),
-            prompt: Some((reservation.prompt, reservation.count)),
-            headroom: decision::headroom(engine, now, &self.settings, Class::Standard),
-            data_age: engine.pools.first().and_then(|pool| pool.age(now)),
-        })
-    }
-
-    fn deny(
-        &mut self,
-        now: Mono,
-        request: &Request<'_>,
-        reason: Reason,
-        of: Option<(usize, Weighed)>,
-    ) -> Decision {
-        self.counts.denied = self.counts.denied.saturating_add(1);
-        self.count_reason(reason);
-        let (index, weighed) = of.unzip();
-        self.record(now, request, index, weighed.as_ref(), None, Some(reason));
-        let engine = index.and_then(|index| self.engines.get(index));
-        let deny = Deny {
-            reason,
-            retry_after: weighed.as_ref().and_then(|weighed| weighed.retry_after),
-            engine: engine.map(|engine| Arc::clone(&engine.facts.engine)),
-            terms: weighed.as_ref().and_then(|weighed| weighed.terms),
-            message: decision::sentence(reason, request, engine, weighed.as_ref()),
-        };
-        Decision {
-            verdict: Verdict::Deny(deny),
-            prompt: weighed.as_ref().and_then(Weighed::prompt),
-            headroom: engine
-                .and_then(|engine| decision::headroom(engine, now, &self.settings, Class::Standard)),
-            data_age: engine.and_then(|engine| engine.pools.first()?.age(now)),
-        }
-    }
-
-    fn count_reason(&mut self, reason: Reason) {
-        let counts = &mut self.counts.by_reason;
-        match counts.binary_search_by_key(&reason, |(reason, _)| *reason) {
-            Ok(index) => {
-                if let Some((_, count)) = counts.get_mut(index) {
-                    *count = count.saturating_add(1);
-                }
-            }
-            Err(index) => counts.insert(index, (reason, 1)),
-        }
-    }
-
-    fn record(
-        &mut self,
-        at: Mono,
-        request: &Request<'_>,
-        index: Option<usize>,
-        weighed: Option<&Weighed>,
-        reservation: Option<ReservationId>,
-        denied: Option<Reason>,
-    ) {
-        let engine = index.and_then(|index| self.engines.get(index));
-        let served = engine
-            .and_then(|engine| engine.facts.models.iter().find(|served| &*served.name == request.model));
-        let model = served.map_or_else(|| request.model.into(), |served| Arc::clone(&served.name));
-        let tenant =
-            if request.tenant.is_empty() { Arc::clone(&self.no_name) } else { request.tenant.into() };
-        self.records.push(Record {
-            at,
-            reservation,
-            model,
-            engine: engine.map(|engine| Arc::clone(&engine.facts.engine)),
-            tenant,
-            class: request.class,
-            denied,
-            observed: weighed.and_then(|weighed| weighed.observed),
-            terms: weighed.and_then(|weighed| weighed.terms),
-        });
     }
 
     /// A request has generated tokens. Returns its new lease; `None` when it is not held.
@@ -402,7 +185,7 @@ impl Node {
     }
 
     /// Its gateway was heard of.
-    fn renew(&mut self, now: Mono, index: usize, id: ReservationId, session: Option<SessionId>) {
+    pub(crate) fn renew(&mut self, now: Mono, index: usize, id: ReservationId, session: Option<SessionId>) {
         let lease_until = now + self.settings.lease;
         if let Some(engine) = self.engines.get_mut(index) {
             engine.ledger.adopt(id, session, lease_until);
@@ -508,7 +291,7 @@ impl Node {
     }
 
     /// Index of the engine that holds `id`.
-    fn holder(&self, id: ReservationId) -> Option<usize> {
+    pub(crate) fn holder(&self, id: ReservationId) -> Option<usize> {
         self.engines.iter().position(|engine| engine.ledger.live.contains_key(&id))
     }
 
