@@ -128,11 +128,6 @@ impl World {
     }
 }
 
-/// Blocks the sum may be off by: each running request's generation is known to a block.
-fn rounding(world: &World) -> u64 {
-    world.engine.requests()
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
