@@ -135,6 +135,20 @@ impl Pool {
         });
     }
 
+    /// Where all requests in the engine are ours, its use tells how far their prompts are: what it has beyond `shown` was
+    /// computed sooner than we thought. Returns whether that changed anything.
+    pub(crate) fn settle_prefill(&mut self, shown: Blocks) -> bool {
+        let Some(figures) = self.figures.as_ref().filter(|_| self.bypass == 0) else { return false };
+        let beyond = real(figures.used.unwrap_or_default().0) / self.weight() - real(shown.0);
+        let tokens = Tokens(count_up(beyond * real(self.block_size)));
+        let queued = self.prefill.queued(figures.span.not_before);
+        if tokens == Tokens::ZERO || queued == Tokens::ZERO {
+            return false;
+        }
+        self.prefill.withdraw(tokens);
+        true
+    }
+
     /// Sets what the reading shows against what we reckon our requests hold in it: learns from the difference.
     pub(crate) fn explain(&mut self, shown: Blocks, elapsed: Duration) {
         let Some(figures) = &self.figures else { return };
@@ -144,8 +158,9 @@ impl Pool {
             self.weight.take((real(used.0) / real(shown.0)).clamp(0.2, 4.0), elapsed);
         }
         self.unexplained = (real(used.0) - self.weight() * real(shown.0)).max(0.0);
-        self.unexplained_mean.take(self.unexplained, elapsed);
-        self.unexplained_square.take(self.unexplained * self.unexplained, elapsed);
+        let bypass = if self.bypass > 0 { self.unexplained } else { 0.0 };
+        self.unexplained_mean.take(bypass, elapsed);
+        self.unexplained_square.take(bypass * bypass, elapsed);
     }
 
     pub(crate) fn weight(&self) -> f64 {

@@ -8,7 +8,7 @@ use crate::{
     figures::Change,
     forecast::Footprint,
     ledger::Reservation,
-    pool::Held,
+    pool::{Held, Pool},
     request::ReservationId,
     units::{Blocks, Mono, Tokens, real},
 };
@@ -52,10 +52,27 @@ impl Engine {
         sums
     }
 
-    /// Works out what the reading shows of each reservation: nothing of those that wait in the engine (the youngest,
-    /// for it takes them in order), part of those whose prompt is being computed, else what it held then.
+    /// Works out what the reading shows of each reservation.
     pub(crate) fn show(&mut self, at: Mono, changes: &[Change]) {
-        let mut left = self.follow_prefill(at, changes);
+        self.follow_prefill(changes);
+        let mut shown = self.place(at);
+        let settled = self.pools.iter_mut().zip(&shown).map(|(pool, shown)| pool.settle_prefill(*shown));
+        // No short-circuit: each pool is to be settled.
+        if settled.fold(false, |any, one| any | one) {
+            shown = self.place(at);
+        }
+        self.ledger.recount(self.pools.len());
+        for (index, pool) in self.pools.iter_mut().enumerate() {
+            let shown = shown.get(index).copied().unwrap_or_default();
+            pool.explain(shown, changes.get(index).map_or(Duration::ZERO, |change| change.elapsed));
+        }
+    }
+
+    /// Places our reservations in the reading: it has nothing of those that wait in the engine (the youngest, for it
+    /// takes them in order), part of those whose prompt is being computed, else what they held then. Returns what it has
+    /// of all of them, those included that ended since.
+    fn place(&mut self, at: Mono) -> Vec<Blocks> {
+        let mut left: Vec<Left> = self.pools.iter().map(|pool| Left::of(pool, at)).collect();
         let mut shown = vec![Blocks::ZERO; self.pools.len()];
         for reservation in self.ledger.live.values_mut().rev() {
             let index = reservation.rank.unwrap_or(0);
@@ -77,32 +94,28 @@ impl Engine {
                 *sum += reservation.shown;
             }
         }
-        self.ledger.recount(self.pools.len());
-        for (index, pool) in self.pools.iter_mut().enumerate() {
-            let ended = self.ledger.sums.get(index).map_or(Blocks::ZERO, |sums| sums.ended);
-            let shown = shown.get(index).copied().unwrap_or_default() + ended;
-            pool.explain(shown, changes.get(index).map_or(Duration::ZERO, |change| change.elapsed));
+        for ended in &self.ledger.ended {
+            if let Some(sum) = shown.get_mut(ended.rank.unwrap_or(0)) {
+                *sum += ended.shown;
+            }
         }
+        shown
     }
 
-    /// Follows each pool's queue of prompts; returns what of it is left to be found among our reservations.
-    fn follow_prefill(&mut self, at: Mono, changes: &[Change]) -> Vec<Left> {
+    /// Follows each pool's queue of prompts.
+    fn follow_prefill(&mut self, changes: &[Change]) {
         let mut unseen = vec![Tokens::ZERO; self.pools.len()];
         for reservation in self.ledger.live.values().filter(|one| one.seen_at.is_none()) {
             if let Some(sum) = unseen.get_mut(reservation.rank.unwrap_or(0)) {
                 *sum += reservation.prompt;
             }
         }
-        let mut left = Vec::with_capacity(self.pools.len());
         for (index, pool) in self.pools.iter_mut().enumerate() {
             let change = changes.get(index).copied().unwrap_or_default();
             let unseen = unseen.get(index).copied().unwrap_or_default();
             // What is left of the arrivals after ours were taken off came in by other ways.
             pool.follow_prefill(&change, change.arrivals.unwrap_or(0), unseen);
-            let waiting = pool.figures.as_ref().and_then(|figures| figures.raw.waiting).unwrap_or(0);
-            left.push(Left { waiting, prefill: pool.prefill.queued(at) });
         }
-        left
     }
 
     /// Foresees anew up to `most` reservations behind `after`; returns where to go on.
@@ -137,6 +150,13 @@ struct Left {
     waiting: u64,
     /// Prompt tokens still to be computed.
     prefill: Tokens,
+}
+
+impl Left {
+    fn of(pool: &Pool, at: Mono) -> Self {
+        let waiting = pool.figures.as_ref().and_then(|figures| figures.raw.waiting).unwrap_or(0);
+        Self { waiting, prefill: pool.prefill.queued(at) }
+    }
 }
 
 impl Reservation {
