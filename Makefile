@@ -17,7 +17,7 @@ RELEASE := $(CARGO_TARGET_DIR)/release
 UNITS := $(notdir $(wildcard systemd/*.service systemd/*.socket))
 PAGES := $(notdir $(wildcard systemd/man/*.[1-9]))
 
-.PHONY: all build tools run test bench bench-smoke test-vllm lint audit man install uninstall clean
+.PHONY: all build tools run test bench bench-smoke test-vllm eval lint audit man install uninstall clean
 
 all: build
 
@@ -57,6 +57,11 @@ test-vllm: build
 	tests/vllm/vllm-cpu model mid
 	GPUADMITD=$(abspath $(RELEASE))/gpuadmitd \
 	  $(CARGO) test --locked -p gpuadmit-tests --test vllm_real -- --ignored --nocapture
+
+# gpuadmit's admission against other rules, in virtual time: tables and plots into target/eval. Its own package: its
+# engine model brings some 170 crates (minutes to build, once). TRACES: Azure or Mooncake files; EVAL: more options.
+eval: tools
+	$(CARGO) run --release --locked --manifest-path tests/eval/Cargo.toml -- --out $(CARGO_TARGET_DIR)/eval $(EVAL) $(TRACES)
 
 lint: tools
 	$(CARGO) fmt --all --check

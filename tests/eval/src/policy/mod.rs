@@ -1,0 +1,111 @@
+//! Who is let in: the rules under comparison.
+
+mod bucket;
+mod gauge;
+mod gpuadmit;
+mod ledger;
+mod past_future;
+mod roster;
+mod ttft;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use gpuadmit_core::{
+    observation::{EngineReading, RankReading},
+    request::Outcome,
+};
+
+use crate::{
+    engine::{EngineSetup, RequestId},
+    request::Request,
+    time::Nanos,
+    world::World,
+};
+
+pub(crate) use gpuadmit::mono;
+pub(crate) use roster::{Candidate, FAMILIES, family};
+
+/// What a gateway sees of the requests it sent.
+pub(crate) type Streams = BTreeMap<RequestId, Stream>;
+
+/// One request as its gateway sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stream {
+    pub(crate) prompt: u64,
+    pub(crate) max_tokens: Option<u64>,
+    pub(crate) sent_at: Nanos,
+    /// Tokens that came back.
+    pub(crate) generated: u64,
+    /// When the last of them came.
+    pub(crate) last_token: Nanos,
+}
+
+/// What a gateway reports of a request's end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct End {
+    pub(crate) outcome: Outcome,
+    pub(crate) generated: u64,
+}
+
+/// A question.
+pub(crate) struct Ask<'a> {
+    pub(crate) at: Nanos,
+    pub(crate) request: &'a Request,
+    /// All that the gateway has under way.
+    pub(crate) streams: &'a Streams,
+    pub(crate) setup: &'a EngineSetup,
+    /// For the clairvoyant only.
+    pub(crate) world: &'a World,
+}
+
+/// An answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// Let in, with at most so many output tokens; `None`: as asked.
+    Admit { max_tokens: Option<u64> },
+    /// Not now.
+    Deny { retry_after: Option<Duration> },
+}
+
+impl Answer {
+    /// Admits if `fits`; a denial names no time.
+    pub(crate) const fn plain(fits: bool) -> Self {
+        if fits { Self::Admit { max_tokens: None } } else { Self::Deny { retry_after: None } }
+    }
+}
+
+/// Blocks in use as a policy believes them to be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Estimate {
+    pub(crate) low: u64,
+    pub(crate) middle: u64,
+    pub(crate) high: u64,
+}
+
+/// A rule of admission. Only `decide` must be there; the rest is what a rule may listen to.
+pub(crate) trait Policy {
+    /// Answers a request.
+    fn decide(&mut self, ask: &Ask<'_>) -> Answer;
+    /// The engine is up and idle.
+    fn started(&mut self, _at: Nanos, _setup: &EngineSetup, _reading: RankReading) {}
+    /// A scrape delivered.
+    fn scraped(&mut self, _at: Nanos, _reading: &EngineReading) {}
+    /// An admitted request's first token came back.
+    fn first_token(&mut self, _at: Nanos, _id: RequestId) {}
+    /// An admitted request goes on.
+    fn progressed(&mut self, _at: Nanos, _id: RequestId, _generated: u64) {}
+    /// An admitted request ended, or its client left.
+    fn completed(&mut self, _at: Nanos, _id: RequestId, _end: &End) {}
+    /// Blocks in use.
+    fn estimate(&mut self, _at: Nanos) -> Option<Estimate> {
+        None
+    }
+    /// Requests that it believes to be under way, where it keeps a ledger of its own.
+    fn held(&self) -> Option<usize> {
+        None
+    }
+    /// Interval of scrapes, where the rule sets its own.
+    fn interval(&self) -> Option<Nanos> {
+        None
+    }
+}

@@ -1,0 +1,126 @@
+//! Every rule with the parameters it is tried with.
+
+use std::time::Duration;
+
+use super::{
+    Policy,
+    bucket::TokenBucket,
+    gauge::{Clairvoyant, EndpointThresholds, Everybody, Margin, WaitingLimit},
+    gpuadmit::Gpuadmit,
+    ledger::{ActiveBlocks, Concurrency, NoEvict, TokenConcurrency, WorstCase},
+    past_future::PastFuture,
+    ttft::WithTtft,
+};
+use crate::time::{MILLISECOND, SECOND};
+
+/// One rule with one set of parameters.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Candidate {
+    /// Rule, as in [`FAMILIES`].
+    pub(crate) family: &'static str,
+    /// Its parameter; 0 where it has none.
+    pub(crate) value: f64,
+    /// Whether it also gets the TTFT rule.
+    pub(crate) ttft: bool,
+}
+
+/// A rule and the values of its parameter that are tried: the best of each cell is shown, which is more than an
+/// operator could do who must choose one in advance.
+pub(crate) struct Family {
+    pub(crate) name: &'static str,
+    /// What its parameter is.
+    pub(crate) parameter: &'static str,
+    pub(crate) values: &'static [f64],
+    /// Values in quick mode.
+    pub(crate) quick: &'static [f64],
+    /// Whether it is also tried with the TTFT rule; gpuadmit and the ceiling have their own.
+    pub(crate) ttft: bool,
+}
+
+const fn fixed(name: &'static str, ttft: bool) -> Family {
+    Family { name, parameter: "", values: &[0.0], quick: &[0.0], ttft }
+}
+
+const fn swept(
+    name: &'static str,
+    parameter: &'static str,
+    values: &'static [f64],
+    quick: &'static [f64],
+) -> Family {
+    Family { name, parameter, values, quick, ttft: true }
+}
+
+/// All rules.
+pub(crate) const FAMILIES: &[Family] = &[
+    fixed("ceiling", false),
+    fixed("gpuadmit", false),
+    fixed("none", true),
+    fixed("gauge-5s", true),
+    fixed("gauge-100ms", true),
+    swept(
+        "token-bucket",
+        "tokens/s",
+        &[2000.0, 4000.0, 6000.0, 8000.0, 12_000.0, 16_000.0, 24_000.0],
+        &[4000.0, 8000.0, 16_000.0],
+    ),
+    swept("worst-case", "share of pool", &[0.75, 1.0, 1.25, 1.5, 2.0], &[1.0, 1.5]),
+    swept("epp-thresholds", "kv limit", &[0.7, 0.8, 0.9], &[0.8]),
+    swept("epp-tokens", "share of pool", &[0.5, 0.75, 1.0, 1.5, 2.0], &[0.75, 1.0]),
+    swept(
+        "concurrency",
+        "requests",
+        &[4.0, 8.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0],
+        &[8.0, 16.0, 32.0, 64.0],
+    ),
+    swept("kaito", "waiting", &[2.0, 8.0, 32.0, 256.0], &[2.0, 32.0]),
+    swept("dynamo", "share of pool", &[0.6, 0.7, 0.8, 0.9, 1.0], &[0.7, 0.85]),
+    fixed("no-evict", true),
+    swept("past-future", "reserve", &[0.0, 0.03, 0.05, 0.1, 0.2], &[0.03, 0.1]),
+];
+
+/// A rule by its name.
+pub(crate) fn family(name: &str) -> Option<&'static Family> {
+    FAMILIES.iter().find(|family| family.name == name)
+}
+
+impl Family {
+    /// All that is tried of it.
+    pub(crate) fn candidates(&self, quick: bool) -> Vec<Candidate> {
+        let values = if quick { self.quick } else { self.values };
+        let variants: &[bool] = if self.ttft { &[false, true] } else { &[false] };
+        let pairs = variants.iter().flat_map(|ttft| values.iter().map(|value| (*value, *ttft)));
+        pairs.map(|(value, ttft)| Candidate { family: self.name, value, ttft }).collect()
+    }
+}
+
+impl Candidate {
+    /// Name of the rule, with its variant.
+    pub(crate) fn rule(&self) -> String {
+        format!("{}{}", self.family, if self.ttft { " + TTFT" } else { "" })
+    }
+
+    /// A fresh instance; `interval` is the cell's time between scrapes.
+    pub(crate) fn build(&self, interval: Duration) -> Box<dyn Policy> {
+        let value = self.value;
+        match self.family {
+            "ceiling" => Box::new(Clairvoyant),
+            "gpuadmit" => Box::new(Gpuadmit::new(interval)),
+            "gauge-5s" => self.wrap(Margin::new(0.15, Some(5 * SECOND))),
+            "gauge-100ms" => self.wrap(Margin::new(0.15, Some(100 * MILLISECOND))),
+            "token-bucket" => self.wrap(TokenBucket::new(value)),
+            "worst-case" => self.wrap(WorstCase(value)),
+            "epp-thresholds" => self.wrap(EndpointThresholds::new(value, 5)),
+            "epp-tokens" => self.wrap(TokenConcurrency(value)),
+            "concurrency" => self.wrap(Concurrency(value as usize)),
+            "kaito" => self.wrap(WaitingLimit::new(value as u64)),
+            "dynamo" => self.wrap(ActiveBlocks(value)),
+            "no-evict" => self.wrap(NoEvict),
+            "past-future" => self.wrap(PastFuture::new(value)),
+            _ => self.wrap(Everybody),
+        }
+    }
+
+    fn wrap<P: Policy + 'static>(&self, policy: P) -> Box<dyn Policy> {
+        if self.ttft { Box::new(WithTtft::new(policy)) } else { Box::new(policy) }
+    }
+}

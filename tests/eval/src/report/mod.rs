@@ -1,0 +1,24 @@
+//! Tables and plots.
+
+mod best;
+mod plot;
+mod table;
+
+use std::{fs, path::Path};
+
+use anyhow::{Context as _, Result};
+
+use crate::schedule::Outcome;
+
+/// Writes everything into `folder` and prints the tables.
+pub(crate) fn write(folder: &Path, outcomes: &[Outcome]) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    let text = table::markdown(outcomes);
+    print!("{text}");
+    fs::write(folder.join("eval.md"), text)?;
+    fs::write(folder.join("eval.csv"), table::csv(outcomes))?;
+    for figure in plot::FIGURES {
+        plot::draw(folder, figure, outcomes)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,132 @@
+//! Plots as SVG.
+
+use std::path::Path;
+
+use anyhow::Result;
+use plotters::prelude::*;
+
+use super::best::best;
+use crate::{measure::Measured, schedule::Outcome};
+
+const WIDTH: u32 = 1100;
+const ROW: u32 = 20;
+const HEAD: u32 = 90;
+
+/// One figure of every rule, over all situations.
+pub(crate) struct Figure {
+    pub(crate) file: &'static str,
+    pub(crate) title: &'static str,
+    /// From run and ceiling's goodput.
+    pub(crate) value: fn(&Measured, f64) -> f64,
+    /// Values beyond are drawn at the edge.
+    pub(crate) most: f64,
+}
+
+/// All of them; the first is the main one.
+pub(crate) const FIGURES: &[Figure] = &[
+    Figure {
+        file: "goodput.svg",
+        title: "Goodput within SLO, % of the clairvoyant rule",
+        value: |measured, ceiling| measured.goodput / ceiling * 100.0,
+        most: 115.0,
+    },
+    Figure {
+        file: "preempted.svg",
+        title: "Preempted, % of admitted",
+        value: |measured, _| measured.preempted * 100.0,
+        most: 20.0,
+    },
+    Figure {
+        file: "ttft-p99.svg",
+        title: "99th percentile of the time to first token, s",
+        value: |measured, _| measured.ttft_p99,
+        most: 12.0,
+    },
+    Figure {
+        file: "false-denials.svg",
+        title: "False denials, % of requests",
+        value: |measured, _| measured.falsely_denied * 100.0,
+        most: 60.0,
+    },
+    Figure {
+        file: "denied.svg",
+        title: "Denied, % of requests",
+        value: |measured, _| measured.denied * 100.0,
+        most: 100.0,
+    },
+    Figure {
+        file: "utilisation.svg",
+        title: "Mean use of the pool, %",
+        value: |measured, _| measured.utilisation * 100.0,
+        most: 100.0,
+    },
+];
+
+/// Draws a figure: a row for every rule with a light dot for every situation, its mean as a bar, its worst as a number.
+pub(crate) fn draw(folder: &Path, figure: &Figure, outcomes: &[Outcome]) -> Result<()> {
+    let rows = rows(figure, outcomes);
+    let height = HEAD + ROW * rows.len() as u32;
+    let path = folder.join(figure.file);
+    let root = SVGBackend::new(&path, (WIDTH, height)).into_drawing_area();
+    root.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(&root)
+        .caption(figure.title, ("sans-serif", 18))
+        .margin(12)
+        .x_label_area_size(28)
+        .y_label_area_size(230)
+        .build_cartesian_2d(0.0..figure.most, 0.0..rows.len() as f64)?;
+    let label = |at: &f64| {
+        let row = at.floor() as usize;
+        rows.get(rows.len().wrapping_sub(row + 1)).map_or(String::new(), |row| row.0.clone())
+    };
+    chart
+        .configure_mesh()
+        .disable_y_mesh()
+        .light_line_style(WHITE)
+        .y_labels(0)
+        .y_label_formatter(&label)
+        .draw()?;
+    for (index, (name, values)) in rows.iter().enumerate() {
+        let base = (rows.len() - index - 1) as f64;
+        let own = name == "gpuadmit" || name == "ceiling";
+        let colour = if own { RGBColor(0, 110, 80) } else { RGBColor(110, 120, 135) };
+        let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
+        let clamp = |value: f64| value.clamp(0.0, figure.most);
+        chart.draw_series([Rectangle::new(
+            [(0.0, base + 0.2), (clamp(mean), base + 0.8)],
+            colour.mix(0.55).filled(),
+        )])?;
+        let dot = |value: &f64| Circle::new((clamp(*value), base + 0.5), 3, colour.filled());
+        chart.draw_series(values.iter().map(dot))?;
+        let style = ("sans-serif", 13).into_font().color(&BLACK);
+        let (x, y) = chart.backend_coord(&(0.0, base + 0.5));
+        let text = format!("{name}  {mean:.1}");
+        let anchored = style.pos(plotters::style::text_anchor::Pos::new(
+            plotters::style::text_anchor::HPos::Right,
+            plotters::style::text_anchor::VPos::Center,
+        ));
+        root.draw(&Text::new(text, (x - 6, y), anchored))?;
+    }
+    root.present()?;
+    Ok(())
+}
+
+/// Rules and their values in all situations in which they ran.
+fn rows(figure: &Figure, outcomes: &[Outcome]) -> Vec<(String, Vec<f64>)> {
+    let mut rows: Vec<(String, Vec<f64>)> = Vec::new();
+    for outcome in outcomes {
+        let ceiling = outcome.ceiling().unwrap_or(f64::NAN);
+        for measured in best(&outcome.measured) {
+            let value = (figure.value)(measured, ceiling);
+            let rule = measured.candidate.rule();
+            match rows.iter_mut().find(|(name, _)| *name == rule) {
+                Some((_, values)) => values.push(value),
+                None => rows.push((rule, vec![value])),
+            }
+        }
+    }
+    for (_, values) in &mut rows {
+        values.retain(|value| !value.is_nan());
+    }
+    rows
+}

@@ -1,0 +1,85 @@
+//! A request on its way through a run.
+
+use crate::{engine::RequestId, time::Nanos, trace::Content};
+
+/// A good answer's first token comes within this time.
+pub(crate) const TTFT_OBJECTIVE: Nanos = 3 * crate::time::SECOND;
+/// A good answer has no longer pause between two tokens.
+pub(crate) const GAP_OBJECTIVE: Nanos = crate::time::SECOND;
+
+/// A request as it will turn out to be.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) id: RequestId,
+    pub(crate) at: Nanos,
+    pub(crate) prompt: u64,
+    /// Tokens it will generate.
+    pub(crate) length: u64,
+    pub(crate) max_tokens: Option<u64>,
+    pub(crate) tenant: u32,
+    pub(crate) content: Content,
+    /// Goes to the engine without asking.
+    pub(crate) bypass: bool,
+    /// Its end is never reported.
+    pub(crate) lost: bool,
+    /// Its client leaves so long after it was let in, if it has not ended by then.
+    pub(crate) leaves_after: Option<Nanos>,
+}
+
+/// Where it stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Phase {
+    #[default]
+    Coming,
+    Denied,
+    /// Sent, not there yet.
+    Travelling,
+    /// In the engine, no token yet.
+    Queued,
+    Decoding,
+    Done,
+    /// The engine refused it, or died with it.
+    Failed,
+    /// Its client left.
+    Left,
+}
+
+/// What became of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Fate {
+    pub(crate) phase: Phase,
+    /// When it was let in.
+    pub(crate) sent_at: Nanos,
+    /// Prompt tokens found in the prefix cache.
+    pub(crate) cached: u64,
+    pub(crate) generated: u64,
+    pub(crate) first_token: Option<Nanos>,
+    pub(crate) last_token: Nanos,
+    pub(crate) longest_gap: Nanos,
+    pub(crate) preempted: bool,
+    /// Denied although it would have met its objectives without harm to others.
+    pub(crate) falsely_denied: bool,
+    /// The same, while less than 70 % of the pool was in use.
+    pub(crate) falsely_denied_with_room: bool,
+    /// Came back at its Retry-After.
+    pub(crate) retried: bool,
+}
+
+impl Fate {
+    /// Time to first token.
+    pub(crate) fn ttft(&self) -> Option<Nanos> {
+        self.first_token.map(|first| first - self.sent_at)
+    }
+
+    /// Whether it ended and met its objectives.
+    pub(crate) fn good(&self) -> bool {
+        self.phase == Phase::Done
+            && self.ttft().is_some_and(|ttft| ttft <= TTFT_OBJECTIVE)
+            && self.longest_gap <= GAP_OBJECTIVE
+    }
+
+    /// Whether the engine has it, or will have it soon.
+    pub(crate) fn live(&self) -> bool {
+        matches!(self.phase, Phase::Travelling | Phase::Queued | Phase::Decoding)
+    }
+}

@@ -1,0 +1,62 @@
+//! All runs, on all cores.
+
+use std::{
+    io::{IsTerminal, Write},
+    num::NonZeroUsize,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+use anyhow::{Context, Result};
+
+use crate::{cells::Cell, measure::Measured, policy::Candidate, run::run};
+
+/// A situation and what all rules made of it, in the order of the rules.
+pub(crate) struct Outcome {
+    pub(crate) cell: Cell,
+    pub(crate) measured: Vec<Measured>,
+}
+
+/// Runs every candidate in every cell.
+pub(crate) fn run_all(
+    cells: &[Cell],
+    candidates: &[Candidate],
+    threads: Option<usize>,
+) -> Result<Vec<Outcome>> {
+    let jobs = cells.len() * candidates.len();
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(jobs)));
+    let threads = threads.or_else(|| thread::available_parallelism().ok().map(NonZeroUsize::get));
+    thread::scope(|scope| {
+        for _ in 0..threads.unwrap_or(1).max(1) {
+            scope.spawn(|| {
+                loop {
+                    let job = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(cell) = cells.get(job / candidates.len()) else { return };
+                    let measured = run(cell, &candidates[job % candidates.len()]);
+                    let mut done = done.lock().expect("no thread panics");
+                    done.push((job, measured));
+                    progress(done.len(), jobs);
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().expect("no thread panicked");
+    done.sort_by_key(|(job, _)| *job);
+    let mut measured = done.into_iter().map(|(_, measured)| measured);
+    let outcome = |cell: &Cell| {
+        let of_cell: Result<Vec<_>> = measured.by_ref().take(candidates.len()).collect();
+        let measured = of_cell.with_context(|| cell.name())?;
+        Ok(Outcome { cell: cell.clone(), measured })
+    };
+    cells.iter().map(outcome).collect()
+}
+
+fn progress(done: usize, of: usize) {
+    let mut out = std::io::stderr();
+    if out.is_terminal() {
+        let _ = write!(out, "\r{done}/{of}{}", if done == of { "\n" } else { "" });
+    }
+}

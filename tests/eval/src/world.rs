@@ -1,0 +1,205 @@
+//! The truth: what every request in the engine will turn out to need. Only the clairvoyant policy and the judge of
+//! denials may look.
+
+use std::collections::HashMap;
+
+use crate::{
+    engine::{EngineSetup, RequestId},
+    request::{Fate, Phase, Request, TTFT_OBJECTIVE},
+    time::{Nanos, SECOND, nanos},
+    trace::Content,
+};
+
+/// Share of the objective within which a predicted first token counts as in time: the prediction is not exact.
+const TTFT_SHARE: f64 = 0.9;
+/// How far ahead traffic that asks nobody is foreseen.
+const FORESIGHT: Nanos = 30 * SECOND;
+/// A document's block is taken to be in the prefix cache for so long after its last use.
+const CACHED_FOR: Nanos = 60 * SECOND;
+
+/// A run's requests, and what became of them so far.
+pub(crate) struct World {
+    pub(crate) setup: EngineSetup,
+    pub(crate) requests: Vec<Request>,
+    pub(crate) fates: Vec<Fate>,
+    /// Requests in the engine or on their way.
+    pub(crate) live: Vec<RequestId>,
+    /// Blocks in use in the step that is under way.
+    pub(crate) used: u64,
+    /// When that step ends.
+    pub(crate) step_end: Nanos,
+    /// How long it takes.
+    pub(crate) step_time: Nanos,
+    /// Prompt tokens computed for requests without a token.
+    pub(crate) partial: u64,
+    /// Those that ask nobody, by time of arrival.
+    bypass: Vec<RequestId>,
+    /// What was said in conversations, tokens.
+    said: HashMap<u64, u64>,
+    /// When documents' blocks were used.
+    blocks_used: HashMap<u32, Nanos>,
+}
+
+/// One request's future: it holds `held` tokens from step `start` on, and one more with every step until it ends.
+#[derive(Clone, Copy, Debug)]
+struct Course {
+    start: u64,
+    held: u64,
+    remaining: u64,
+}
+
+impl World {
+    pub(crate) fn new(setup: EngineSetup, requests: Vec<Request>) -> Self {
+        let bypass = requests.iter().filter(|request| request.bypass).map(|request| request.id).collect();
+        Self {
+            setup,
+            fates: vec![Fate::default(); requests.len()],
+            requests,
+            live: Vec::new(),
+            used: 0,
+            step_end: 0,
+            step_time: nanos(setup.cost.base / 1e3),
+            partial: 0,
+            bypass,
+            said: HashMap::new(),
+            blocks_used: HashMap::new(),
+        }
+    }
+
+    pub(crate) fn request(&self, id: RequestId) -> &Request {
+        &self.requests[id as usize]
+    }
+
+    pub(crate) fn fate(&mut self, id: RequestId) -> &mut Fate {
+        &mut self.fates[id as usize]
+    }
+
+    pub(crate) fn blocks(&self, tokens: u64) -> u64 {
+        tokens.div_ceil(self.setup.block_size)
+    }
+
+    /// A request ended in the engine: its blocks stay in the prefix cache.
+    pub(crate) fn served(&mut self, at: Nanos, id: RequestId) {
+        let request = &self.requests[id as usize];
+        match &request.content {
+            Content::Own => {}
+            Content::Session(session) => {
+                self.said.insert(*session, request.prompt + request.length);
+            }
+            Content::Blocks { ids, .. } => self.blocks_used.extend(ids.iter().map(|id| (*id, at))),
+        }
+    }
+
+    /// Prompt tokens that are probably in the prefix cache.
+    fn cached(&self, at: Nanos, request: &Request) -> u64 {
+        if !self.setup.prefix_caching {
+            return 0;
+        }
+        let recent = |id: &&u32| self.blocks_used.get(id).is_some_and(|used| at - used < CACHED_FOR);
+        let known = match &request.content {
+            Content::Own => 0,
+            Content::Session(session) => self.said.get(session).copied().unwrap_or(0),
+            Content::Blocks { ids, size } => ids.iter().take_while(recent).count() as u64 * size,
+        };
+        known.min(request.prompt - 1) / self.setup.block_size * self.setup.block_size
+    }
+
+    /// Whether `request`, let in now, would meet its objectives and harm nobody: by true lengths the pool never
+    /// overflows until all that is known has ended, and its first token comes in time.
+    pub(crate) fn fits(&self, at: Nanos, request: &Request) -> bool {
+        let in_time = self.ttft(at, request) as f64 <= TTFT_OBJECTIVE as f64 * TTFT_SHARE;
+        in_time && self.peak(at, request) <= self.setup.blocks
+    }
+
+    /// Most blocks in use from now until all that is known has ended.
+    fn peak(&self, at: Nanos, request: &Request) -> u64 {
+        let mut courses: Vec<_> = self.live.iter().map(|id| self.course(*id)).collect();
+        let held: u64 = courses.iter().map(|course| self.blocks(course.held)).sum();
+        // Blocks that several requests share are counted once by the engine.
+        let shared = if self.setup.prefix_caching { held.saturating_sub(self.used) } else { 0 };
+        courses.push(Course { start: 0, held: request.prompt, remaining: request.length });
+        self.foresee(at, &mut courses);
+        let ends = courses.iter().map(|course| course.start + course.remaining);
+        let peak = ends.map(|end| self.held_at(&courses, end)).max().unwrap_or(0);
+        peak.saturating_sub(shared)
+    }
+
+    /// Blocks held in the last step before `end`.
+    fn held_at(&self, courses: &[Course], end: u64) -> u64 {
+        let there = courses.iter().filter(|one| one.start < end && one.start + one.remaining >= end);
+        there.map(|one| self.blocks(one.held + (end - one.start) - 1)).sum()
+    }
+
+    fn course(&self, id: RequestId) -> Course {
+        let (request, fate) = (&self.requests[id as usize], &self.fates[id as usize]);
+        let remaining = request.length.saturating_sub(fate.generated).max(1);
+        Course { start: 0, held: request.prompt + fate.generated, remaining }
+    }
+
+    /// Adds what will come without asking.
+    fn foresee(&self, at: Nanos, courses: &mut Vec<Course>) {
+        let next = self.bypass.partition_point(|id| self.requests[*id as usize].at <= at);
+        for id in &self.bypass[next..] {
+            let request = &self.requests[*id as usize];
+            let ahead = request.at - at;
+            if ahead > FORESIGHT {
+                break;
+            }
+            courses.push(Course {
+                start: ahead / self.step_time.max(1),
+                held: request.prompt,
+                remaining: request.length,
+            });
+        }
+    }
+
+    /// Prompt tokens that wait for their prefill, the quadratic part of their cost, and sequences that decode.
+    fn backlog(&self) -> (u64, f64, u64, u64) {
+        let (mut tokens, mut pairs, mut decoding, mut context) = (0, 0.0, 0, 0);
+        for id in &self.live {
+            let (request, fate) = (&self.requests[*id as usize], &self.fates[*id as usize]);
+            if fate.phase == Phase::Decoding {
+                decoding += 1;
+                context += request.prompt + fate.generated;
+            } else {
+                let fresh = request.prompt - fate.cached.min(request.prompt);
+                tokens += fresh;
+                pairs += fresh as f64 * (fate.cached as f64 + fresh as f64 / 2.0);
+            }
+        }
+        (tokens.saturating_sub(self.partial), pairs, decoding, context)
+    }
+
+    /// Time to its first token.
+    fn ttft(&self, at: Nanos, request: &Request) -> Nanos {
+        let cost = &self.setup.cost;
+        let (ahead, mut pairs, decoding, context) = self.backlog();
+        let cached = self.cached(at, request);
+        let fresh = request.prompt - cached;
+        pairs += fresh as f64 * (cached as f64 + fresh as f64 / 2.0);
+        let tokens = ahead + fresh;
+        let per_step = self.setup.max_num_batched_tokens.saturating_sub(decoding).max(1);
+        let steps = tokens.div_ceil(per_step) as f64;
+        let decode =
+            cost.base + cost.per_sequence * (decoding + 1) as f64 + cost.per_context_token * context as f64;
+        let milliseconds =
+            steps * decode + cost.per_prefill_token * tokens as f64 + cost.per_prefill_pair * pairs;
+        self.step_end.saturating_sub(at) + nanos(milliseconds / 1e3) + self.wait_for_a_seat(decode)
+    }
+
+    /// Time until the batch has a place, if all are taken.
+    fn wait_for_a_seat(&self, step_milliseconds: f64) -> Nanos {
+        let over = (self.live.len() as u64 + 1).saturating_sub(self.setup.max_num_seqs) as usize;
+        if over == 0 {
+            return 0;
+        }
+        let mut remaining: Vec<_> = self.live.iter().map(|id| self.course(*id).remaining).collect();
+        remaining.sort_unstable();
+        nanos(remaining[over - 1] as f64 * step_milliseconds / 1e3)
+    }
+
+    /// Share of the pool in use.
+    pub(crate) fn usage(&self) -> f64 {
+        self.used as f64 / self.setup.blocks as f64
+    }
+}
