@@ -50,6 +50,8 @@ pub enum Observation {
         /// What.
         event: DeviceEvent,
     },
+    /// Something happened to a process.
+    Process(Box<ProcessEvent>),
     /// How a source fares.
     Source(SourceReport),
 }
@@ -300,10 +302,116 @@ pub enum DeviceEvent {
     Recovered,
 }
 
+/// Something that happened to a process. Of processes that are no engine's only [`ProcessChange::OomVictim`] is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessEvent {
+    /// When: the kernel's own time where the kernel told, else between the two looks that enclose it.
+    pub span: Span,
+    /// Process (thread group) id in the host's namespace.
+    pub pid: u32,
+    /// Its start time in clock ticks since boot, where known; with the id it names one process for ever.
+    pub start_ticks: Option<u64>,
+    /// Its name, at most 15 bytes; empty: unknown.
+    pub comm: Box<str>,
+    /// Whether it was watched as an engine's process or the descendant of one.
+    pub watched: bool,
+    /// What happened.
+    pub what: ProcessChange,
+}
+
+/// What happened to a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProcessChange {
+    /// The whole process, its last thread, ended.
+    Exit {
+        /// Exit code, 0 to 255; `None`: by a signal, or unknown.
+        code: Option<i32>,
+        /// Signal that ended it; `None`: none, or unknown.
+        signal: Option<i32>,
+    },
+    /// A signal was sent to it that ends it unless it is handled: KILL, SEGV, ABRT, BUS or TERM.
+    Signal {
+        /// Its number.
+        number: i32,
+        /// `si_code` of siginfo: 0 from a user's kill(2), `0x80` and above 0 from the kernel.
+        code: i32,
+        /// Who sent it: of a signal by the kernel the process in whose context it did, often the victim itself.
+        sender: Sender,
+    },
+    /// The kernel's OOM killer chose it.
+    OomVictim {
+        /// Its resident memory at that time.
+        rss: Option<Resident>,
+        /// Whose memory ran out. `None`: not known, or told by a later event of the same victim.
+        scope: Option<OomScope>,
+    },
+    /// Its `oom_score_adj` was set.
+    OomScoreAdjusted {
+        /// Value before, where known.
+        from: Option<i32>,
+        /// New value, -1000 to 1000.
+        to: i32,
+    },
+    /// It forked: the child is watched as well.
+    Forked {
+        /// Process id of the child.
+        child: u32,
+        /// Start time of the child in clock ticks since boot.
+        child_start_ticks: Option<u64>,
+    },
+    /// It executes another program; the event's name is the new one.
+    Exec,
+    /// A CUDA allocation failed for want of memory (`CUDA_ERROR_OUT_OF_MEMORY`, 2).
+    AllocationFailed {
+        /// Bytes asked for, where the call tells.
+        requested: Option<Bytes>,
+        /// Driver call, `cuMemAlloc_v2`.
+        call: &'static str,
+    },
+    /// CUDA memory that it took and gave back within the span.
+    Allocated {
+        /// Taken.
+        allocated: Bytes,
+        /// Given back.
+        freed: Bytes,
+    },
+}
+
+/// Sender of a signal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sender {
+    /// Process id.
+    pub pid: u32,
+    /// Name, at most 15 bytes.
+    pub comm: Box<str>,
+    /// Whether the kernel itself sent it (a fault, the OOM killer) and not a program.
+    pub kernel: bool,
+}
+
+/// Resident memory of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resident {
+    /// Of its own.
+    pub anonymous: Bytes,
+    /// Of mapped files.
+    pub file: Bytes,
+    /// Shared (shmem, `/dev/shm`).
+    pub shared: Bytes,
+}
+
+/// Whose memory ran out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OomScope {
+    /// The machine's, or that of a NUMA node or cpuset.
+    Machine,
+    /// That of a memory cgroup.
+    Cgroup(Box<str>),
+}
+
 /// How a source fares. Sent on change, and at least once a second while it delivers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceReport {
-    /// `nvml`, `discovery`, `metrics/ENGINE`.
+    /// `nvml`, `discovery`, `kernel`, `metrics/ENGINE`.
     pub source: Arc<str>,
     /// When.
     pub span: Span,

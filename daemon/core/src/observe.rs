@@ -44,6 +44,7 @@ impl Node {
                 }
             }
             Observation::DeviceEvent { uuid, span, event } => self.device_event(&uuid, span, &event),
+            Observation::Process(_) => {}
             Observation::Source(report) => self.source(report),
         }
     }
