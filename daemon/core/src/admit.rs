@@ -10,7 +10,7 @@ use crate::{
     idempotency,
     ledger::Reservation,
     node::Node,
-    request::{Admit, Class, Decision, Deny, Reason, Request, RequestError, ReservationId, Verdict},
+    request::{Admit, Decision, Deny, Headroom, Reason, Request, RequestError, ReservationId, Verdict},
     units::{Blocks, Mono, Tokens},
 };
 
@@ -48,7 +48,9 @@ impl Node {
             return Err(RequestError::IdReused(request_id.into()));
         }
         self.renew(now, index, known.reservation, request.session);
-        Ok(self.answer(now, index, known.reservation, None))
+        let headroom =
+            self.engines.get(index).and_then(|e| decision::headroom(e, now, &self.settings, request.class));
+        Ok(self.answer(now, index, known.reservation, None, headroom))
     }
 
     /// The engine for a request: the caller's choice, then the session's, then the one with most room.
@@ -124,7 +126,8 @@ impl Node {
             self.count_reason(reason);
         }
         self.record(now, request, Some(index), Some(weighed), Some(id), None);
-        match self.answer(now, index, id, weighed.observed) {
+        let headroom = self.engines.get(index).and_then(|e| decision::headroom_after(e, now, weighed));
+        match self.answer(now, index, id, weighed.observed, headroom) {
             Some(decision) => decision,
             None => self.deny(now, request, Reason::UnknownEngine, None),
         }
@@ -137,6 +140,7 @@ impl Node {
         index: usize,
         id: ReservationId,
         observed: Option<Reason>,
+        headroom: Option<Headroom>,
     ) -> Option<Decision> {
         let engine = self.engines.get(index)?;
         let reservation = engine.ledger.live.get(&id)?;
@@ -155,7 +159,7 @@ impl Node {
         Some(Decision {
             verdict: Verdict::Admit(admit),
             prompt: Some((reservation.prompt, reservation.count)),
-            headroom: decision::headroom(engine, now, &self.settings, Class::Standard),
+            headroom,
             data_age: engine.pools.first().and_then(|pool| pool.age(now)),
         })
     }
@@ -183,7 +187,7 @@ impl Node {
             verdict: Verdict::Deny(deny),
             prompt: weighed.as_ref().and_then(Weighed::prompt),
             headroom: engine
-                .and_then(|engine| decision::headroom(engine, now, &self.settings, Class::Standard)),
+                .and_then(|engine| decision::headroom(engine, now, &self.settings, request.class)),
             data_age: engine.and_then(|engine| engine.pools.first()?.age(now)),
         }
     }

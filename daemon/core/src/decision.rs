@@ -10,7 +10,7 @@ use crate::{
     lengths::Survival,
     liveness::Gate,
     need::{Misfit, Need},
-    pool::Held,
+    pool::{Held, Pool},
     request::{Class, Headroom, PromptCount, Reason, Request},
     settings::{Mode, Settings},
     units::{Blocks, Mono, Tokens, count_up, real},
@@ -125,10 +125,9 @@ fn place(
     let outlook = Outlook { prompt: need.prompt, generated: Tokens::ZERO, most: need.most, n: need.n };
     let block_size = engine.pools.first().map_or(1, |pool| pool.block_size);
     weighed.footprint = Footprint::of(&outlook, survival, block_size);
-    let life = survival.mean_left(0.0, real(need.most.0));
     let sigmas = sigmas(grounds.settings.risk.of(request.class));
     let fits = (0..engine.pools.len()).filter_map(|index| {
-        Some((index, fit(engine, index, need, &weighed.footprint, (life, sigmas), grounds)?))
+        Some((index, fit(engine, index, need, &weighed.footprint, (survival, sigmas), grounds)?))
     });
     // One rank, or a caller that tells the engine which: the best will do. Otherwise the worst must.
     let choose_best = request.forwards_rank || engine.pools.len() == 1;
@@ -165,7 +164,7 @@ fn fit(
     index: usize,
     need: &Need,
     footprint: &Footprint,
-    (life, sigmas): (f64, f64),
+    (survival, sigmas): (&Survival, f64),
     grounds: &Grounds<'_>,
 ) -> Option<Fit> {
     let pool = engine.pools.get(index)?;
@@ -173,7 +172,7 @@ fn fit(
     let Some(limit) = terms.limit else {
         return Some(Fit { terms, excess: Blocks::ZERO, left: Blocks::ZERO });
     };
-    let other = pool.other(life);
+    let other = pool.other(|| survival.mean_left(0.0, real(need.most.0)));
     // Bypass traffic that is below its mean will be back.
     let returning = Blocks(count_up(other.mean - other.now));
     let worst = Fit {
@@ -221,15 +220,32 @@ fn first_end(engine: &Engine, now: Mono) -> Option<Duration> {
     let oldest = engine.ledger.live.values().find(|reservation| reservation.seen_at.is_some())?;
     let rate = engine.pools.get(oldest.rank?)?.token_rate.get().filter(|rate| *rate > 0.0)?;
     let left = real(oldest.output.0) / rate - now.since(oldest.seen_at?).as_secs_f64();
-    Some(Duration::try_from_secs_f64(left).unwrap_or(Duration::ZERO).max(SHORTEST_RETRY))
+    let left = Duration::try_from_secs_f64(left).unwrap_or(Duration::ZERO);
+    Some(left.clamp(SHORTEST_RETRY, LONGEST_RETRY))
 }
 
 /// A request without max_tokens is longer than what room is kept for in the worst case with this probability.
 const UNLIMITED_RISK: f64 = 0.01;
 /// Output tokens after which bypass traffic is taken to have been replaced, where no request tells.
 const HEADROOM_LIFE: f64 = 256.0;
+/// No caller is told to come back later: beyond it nothing can be foreseen.
+const LONGEST_RETRY: Duration = Duration::from_secs(60);
 /// No caller is told to come back sooner: a completion takes at least a step.
 const SHORTEST_RETRY: Duration = Duration::from_millis(100);
+
+/// Headroom that is left for more requests like the one weighed.
+pub(crate) fn headroom_after(engine: &Engine, now: Mono, weighed: &Weighed) -> Option<Headroom> {
+    weighed.terms?.reported?;
+    let pool = engine.pools.get(weighed.rank.unwrap_or(0))?;
+    Some(headroom_of(pool, weighed.left, pool.age(now)?, now))
+}
+
+fn headroom_of(pool: &Pool, blocks: Blocks, age: Duration, now: Mono) -> Headroom {
+    let (_, above) = pool.width(now, &Held::default());
+    let blocks_lower = blocks.saturating_sub(above);
+    let (tokens, tokens_lower) = (blocks.to_tokens(pool.block_size), blocks_lower.to_tokens(pool.block_size));
+    Headroom { blocks, blocks_lower, tokens, tokens_lower, age }
+}
 
 /// Headroom of an engine for requests of `class`; at its best rank. `None`: the pool or its use is unknown. A closed
 /// engine has none.
@@ -244,7 +260,7 @@ pub(crate) fn headroom(engine: &Engine, now: Mono, settings: &Settings, class: C
         let tightest = if sigmas.is_infinite() {
             Blocks::ZERO
         } else {
-            let other = pool.other(HEADROOM_LIFE);
+            let other = pool.other(|| HEADROOM_LIFE);
             let tightest = engine.ledger.forecast(index).tightest(None, pool.weight(), &other, sigmas);
             limit.saturating_sub(Blocks(count_up(tightest.mean + tightest.spread)))
         };
@@ -253,10 +269,7 @@ pub(crate) fn headroom(engine: &Engine, now: Mono, settings: &Settings, class: C
     let (blocks, pool, age) = rooms.max_by_key(|(room, ..)| *room)?;
     let open = matches!(engine.live.gate(now), Gate::Open);
     let blocks = if open { blocks } else { Blocks::ZERO };
-    let (_, above) = pool.width(now, &Held::default());
-    let blocks_lower = blocks.saturating_sub(above);
-    let (tokens, tokens_lower) = (blocks.to_tokens(pool.block_size), blocks_lower.to_tokens(pool.block_size));
-    Some(Headroom { blocks, blocks_lower, tokens, tokens_lower, age })
+    Some(headroom_of(pool, blocks, age, now))
 }
 
 /// One sentence for a denial. Never contains prompt text.

@@ -178,6 +178,9 @@ pub(crate) struct Other {
 
 impl Other {
     fn at(&self, moment: usize) -> (f64, f64) {
+        if self.now <= 0.0 && self.mean <= 0.0 && self.growth <= 0.0 {
+            return (0.0, self.variance);
+        }
         let tokens = MOMENTS.get(moment).copied().map_or(0.0, f64::from);
         let kept = (-tokens / self.life.max(1.0)).exp();
         let mean = self.mean.max(0.0);

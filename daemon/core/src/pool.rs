@@ -31,6 +31,8 @@ const BYPASS_MEMORY: Duration = Duration::from_mins(1);
 const WEIGHT_MEMORY: Duration = Duration::from_secs(30);
 /// Least blocks of ours from which that is learned.
 const WEIGHT_SAMPLE: Blocks = Blocks(20);
+/// Less use than this, in blocks, is none.
+const NO_BLOCKS: f64 = 0.5;
 /// Slack for a scrape's own duration when judging whether a reading is overdue.
 const IDLE_SLACK: Duration = Duration::from_secs(1);
 
@@ -167,9 +169,11 @@ impl Pool {
         self.weight.get().unwrap_or(1.0)
     }
 
-    /// Use by traffic that the ledger does not know of, now and as it goes on. `life`: mean output length.
-    pub(crate) fn other(&self, life: f64) -> Other {
-        if self.bypass == 0 && self.unexplained == 0.0 {
+    /// Use by traffic that the ledger does not know of, now and as it goes on. `life`: mean output length, worked out
+    /// only where there is any.
+    pub(crate) fn other(&self, life: impl FnOnce() -> f64) -> Other {
+        let none = |mean: Option<f64>| mean.is_none_or(|mean| mean < NO_BLOCKS);
+        if self.bypass == 0 && self.unexplained < NO_BLOCKS && none(self.unexplained_mean.get()) {
             return Other::default();
         }
         let mean = self.unexplained_mean.get().unwrap_or(self.unexplained);
@@ -179,7 +183,7 @@ impl Pool {
             growth: real(self.bypass) / real(self.block_size.max(1)),
             mean,
             variance: (square - mean * mean).max(0.0),
-            life,
+            life: life(),
         }
     }
 
