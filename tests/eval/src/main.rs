@@ -1,12 +1,13 @@
 //! Proof of gpuadmit's admission: rules of admission against one engine model, in virtual time.
 //!
 //! `time`, `random`: the ground. `trace`: what arrives. `engine`: what serves it and what it exposes. `world`: the truth.
-//! `policy`: who is let in. `cells`: the situations. `run`: one rule in one situation. `measure`, `estimation`: its
-//! figures. `report`: tables and plots.
+//! `policy`: who is let in. `cells`: the situations. `run`: one rule in one situation. `measure`, `estimation`,
+//! `hindsight`: its figures. `report`: tables and plots.
 
 mod cells;
 mod engine;
 mod estimation;
+mod hindsight;
 mod measure;
 mod policy;
 mod random;

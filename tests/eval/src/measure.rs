@@ -3,8 +3,9 @@
 use crate::{
     cells::Cell,
     estimation::{Estimation, Look, quantile},
+    hindsight::{self, Course, Verdict},
     policy::Candidate,
-    request::{Fate, Phase, Request},
+    request::{Denial, Fate, Phase, Request},
     time::seconds,
     world::World,
 };
@@ -27,7 +28,10 @@ pub(crate) struct Measured {
     /// Of those that asked.
     pub(crate) denied: f64,
     pub(crate) falsely_denied: f64,
+    /// The same, while less than 70 % of the pool was in use.
     pub(crate) falsely_denied_with_room: f64,
+    /// Denied where the clairvoyant rule would have admitted at that moment.
+    pub(crate) denied_against_ceiling: f64,
     /// Admitted ones that missed their objectives, of those that asked.
     pub(crate) missed: f64,
     pub(crate) utilisation: f64,
@@ -45,6 +49,7 @@ impl Measured {
         cell: &Cell,
         candidate: &Candidate,
         world: &World,
+        course: Course,
         looks: &[Look],
         used_time: f64,
         phantoms: Option<usize>,
@@ -63,6 +68,10 @@ impl Measured {
         let preempted = |pairs: &[(&Request, &Fate)]| {
             share(pairs.iter().filter(|(_, fate)| fate.preempted).count(), pairs.len())
         };
+        let verdicts = hindsight::judge(world, course);
+        let of_verdicts = |which: &dyn Fn(&(Verdict, Denial)) -> bool| {
+            of_asked(verdicts.iter().filter(|verdict| which(verdict)).count())
+        };
         let retried = count(&|fate| fate.retried);
         let length = seconds(cell.length);
         Self {
@@ -74,8 +83,9 @@ impl Measured {
             ttft_p50: quantile(&ttft, 0.5),
             ttft_p99: quantile(&ttft, 0.99),
             denied: of_asked(count(&|fate| fate.phase == Phase::Denied)),
-            falsely_denied: of_asked(count(&|fate| fate.phase == Phase::Denied && fate.falsely_denied)),
-            falsely_denied_with_room: of_asked(count(&|fate| fate.falsely_denied_with_room)),
+            falsely_denied: of_verdicts(&|(verdict, _)| verdict.falsely),
+            falsely_denied_with_room: of_verdicts(&|(verdict, _)| verdict.with_room),
+            denied_against_ceiling: of_verdicts(&|(_, denial)| denial.fits),
             missed: of_asked(admitted.iter().filter(|(_, fate)| missed(fate)).count()),
             utilisation: used_time / (world.setup.blocks as f64 * cell.length as f64),
             asked: asked.len(),

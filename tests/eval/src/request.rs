@@ -57,12 +57,22 @@ pub(crate) struct Fate {
     pub(crate) last_token: Nanos,
     pub(crate) longest_gap: Nanos,
     pub(crate) preempted: bool,
-    /// Denied although it would have met its objectives without harm to others.
-    pub(crate) falsely_denied: bool,
-    /// The same, while less than 70 % of the pool was in use.
-    pub(crate) falsely_denied_with_room: bool,
+    /// How it stood when it was denied.
+    pub(crate) denial: Option<Denial>,
     /// Came back at its Retry-After.
     pub(crate) retried: bool,
+}
+
+/// How things stood when a request was denied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Denial {
+    pub(crate) at: Nanos,
+    /// Time to first token that it would have seen.
+    pub(crate) ttft: Nanos,
+    /// Whether the clairvoyant rule would have let it in.
+    pub(crate) fits: bool,
+    /// Share of the pool in use.
+    pub(crate) usage: f64,
 }
 
 impl Fate {

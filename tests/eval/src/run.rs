@@ -23,6 +23,7 @@ use crate::{
     cells::Cell,
     engine::{AisimEngine, EngineModel, Event, Exposition, Output, RequestId, Step, Submission},
     estimation::{Look, raw_gauge},
+    hindsight::Course,
     measure::Measured,
     policy::{Answer, Ask, Candidate, End, Policy, Stream, Streams, mono},
     random::{Random, hash},
@@ -112,6 +113,7 @@ struct Run {
     retry: bool,
     looks: Vec<Look>,
     gauge: Option<u64>,
+    course: Course,
     /// Blocks × nanoseconds in use while requests arrived, and until when that is summed up.
     used_time: (f64, Nanos),
 }
@@ -143,6 +145,7 @@ pub(crate) fn run(cell: &Cell, candidate: &Candidate) -> Result<Measured> {
         retry: cell.retry,
         looks: Vec::new(),
         gauge: None,
+        course: Course::default(),
         used_time: (0.0, SECOND),
         world: World::new(setup, requests),
     };
@@ -150,7 +153,7 @@ pub(crate) fn run(cell: &Cell, candidate: &Candidate) -> Result<Measured> {
         run.plan(SECOND + at, Next::Restart);
     }
     run.play();
-    Ok(Measured::of(cell, candidate, &run.world, &run.looks, run.used_time.0, run.policy.held()))
+    Ok(Measured::of(cell, candidate, &run.world, run.course, &run.looks, run.used_time.0, run.policy.held()))
 }
 
 impl Run {
@@ -238,12 +241,10 @@ impl Run {
     }
 
     fn denied(&mut self, id: RequestId, again: bool, retry_after: Option<Duration>) {
-        let wrongly = self.world.fits(self.at, self.world.request(id));
-        let with_room = self.world.usage() < 0.7;
+        let denial = self.world.denial(self.at, self.world.request(id));
         let fate = self.world.fate(id);
         fate.phase = Phase::Denied;
-        fate.falsely_denied = wrongly;
-        fate.falsely_denied_with_room = wrongly && with_room;
+        fate.denial = Some(denial);
         if let (true, false, Some(after)) = (self.retry, again, retry_after) {
             fate.retried = true;
             self.plan(self.at + after.as_nanos() as Nanos, Next::Retry(id));
@@ -300,8 +301,9 @@ impl Run {
         // What ends with this step is held until then.
         self.world.used = (step.gauges.used + ending).min(self.world.setup.blocks);
         self.world.partial += step.prompt_tokens;
-        self.world.step_time = step.duration;
+        self.world.step_time = smoothed(self.world.step_time, step.duration);
         self.world.step_end = self.at + step.duration;
+        self.course.stepped(self.at, self.world.step_end, self.world.used);
         self.plan(self.world.step_end, Next::StepEnd(self.life));
         self.step = Some((self.at, step));
     }
@@ -465,4 +467,9 @@ impl Run {
             self.used_time = (sum + self.world.used as f64 * (until - from) as f64, until);
         }
     }
+}
+
+/// Mean step time: the past weighs as some fifty steps.
+fn smoothed(mean: Nanos, step: Nanos) -> Nanos {
+    (mean * 49 + step) / 50
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use crate::{
     engine::{EngineSetup, RequestId},
-    request::{Fate, Phase, Request, TTFT_OBJECTIVE},
+    request::{Denial, Fate, Phase, Request, TTFT_OBJECTIVE},
     time::{Nanos, SECOND, nanos},
     trace::Content,
 };
@@ -28,7 +28,7 @@ pub(crate) struct World {
     pub(crate) used: u64,
     /// When that step ends.
     pub(crate) step_end: Nanos,
-    /// How long it takes.
+    /// How long steps take on average.
     pub(crate) step_time: Nanos,
     /// Prompt tokens computed for requests without a token.
     pub(crate) partial: u64,
@@ -107,21 +107,34 @@ impl World {
     /// Whether `request`, let in now, would meet its objectives and harm nobody: by true lengths the pool never
     /// overflows until all that is known has ended, and its first token comes in time.
     pub(crate) fn fits(&self, at: Nanos, request: &Request) -> bool {
-        let in_time = self.ttft(at, request) as f64 <= TTFT_OBJECTIVE as f64 * TTFT_SHARE;
-        in_time && self.peak(at, request) <= self.setup.blocks
+        in_time(self.ttft(at, request)) && self.peak(at, request) <= self.setup.blocks
+    }
+
+    /// How things stand as `request` is denied.
+    pub(crate) fn denial(&self, at: Nanos, request: &Request) -> Denial {
+        let (ttft, fits) = (self.ttft(at, request), self.fits(at, request));
+        Denial { at, ttft, fits, usage: self.used as f64 / self.setup.blocks as f64 }
     }
 
     /// Most blocks in use from now until all that is known has ended.
     fn peak(&self, at: Nanos, request: &Request) -> u64 {
         let mut courses: Vec<_> = self.live.iter().map(|id| self.course(*id)).collect();
-        let held: u64 = courses.iter().map(|course| self.blocks(course.held)).sum();
-        // Blocks that several requests share are counted once by the engine.
-        let shared = if self.setup.prefix_caching { held.saturating_sub(self.used) } else { 0 };
+        let shared = self.shared();
         courses.push(Course { start: 0, held: request.prompt, remaining: request.length });
         self.foresee(at, &mut courses);
         let ends = courses.iter().map(|course| course.start + course.remaining);
         let peak = ends.map(|end| self.held_at(&courses, end)).max().unwrap_or(0);
         peak.saturating_sub(shared)
+    }
+
+    /// Blocks that several requests share: the engine counts them once.
+    fn shared(&self) -> u64 {
+        if !self.setup.prefix_caching {
+            return 0;
+        }
+        let decoding = self.live.iter().filter(|id| self.fates[**id as usize].phase == Phase::Decoding);
+        let held: u64 = decoding.map(|id| self.blocks(self.course(*id).held)).sum();
+        held.saturating_sub(self.used)
     }
 
     /// Blocks held in the last step before `end`.
@@ -197,9 +210,9 @@ impl World {
         remaining.sort_unstable();
         nanos(remaining[over - 1] as f64 * step_milliseconds / 1e3)
     }
+}
 
-    /// Share of the pool in use.
-    pub(crate) fn usage(&self) -> f64 {
-        self.used as f64 / self.setup.blocks as f64
-    }
+/// Whether a predicted time to first token counts as in time.
+pub(crate) fn in_time(ttft: Nanos) -> bool {
+    ttft as f64 <= TTFT_OBJECTIVE as f64 * TTFT_SHARE
 }

@@ -20,7 +20,7 @@ fn rules(text: &mut String, outcome: &Outcome) {
     let _ = writeln!(
         text,
         "| rule | goodput tok/s | of ceiling | preempted % | (all %) | TTFT p50 s | p99 s | denied % \
-         | false % | (with room %) | missed % | use % |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
+         | false % | with room % | against ceiling % | missed % | use % |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
     );
     let ceiling = outcome.ceiling();
     for measured in best(&outcome.measured) {
@@ -29,7 +29,7 @@ fn rules(text: &mut String, outcome: &Outcome) {
             ceiling.map_or("–".into(), |most| format!("{:.1} %", measured.goodput / most * 100.0));
         let _ = writeln!(
             text,
-            "| {} | {:.0} | {relative} | {} | {} | {:.2} | {:.2} | {} | {} | {} | {} | {} |",
+            "| {} | {:.0} | {relative} | {} | {} | {:.2} | {:.2} | {} | {} | {} | {} | {} | {} |",
             title(measured),
             measured.goodput,
             percent(measured.preempted),
@@ -39,6 +39,7 @@ fn rules(text: &mut String, outcome: &Outcome) {
             percent(measured.denied),
             percent(measured.falsely_denied),
             percent(measured.falsely_denied_with_room),
+            percent(measured.denied_against_ceiling),
             percent(measured.missed),
             percent(measured.utilisation),
         );
@@ -107,7 +108,7 @@ fn estimates(text: &mut String, outcomes: &[Outcome]) {
 pub(crate) fn csv(outcomes: &[Outcome]) -> String {
     let mut text = String::from(
         "situation,rule,value,ttft_rule,goodput,goodput_admitted,of_ceiling,preempted,preempted_all,ttft_p50_s,ttft_p99_s,\
-         denied,falsely_denied,falsely_denied_with_room,missed,utilisation,asked,retry_admitted,\
+         denied,falsely_denied,falsely_denied_with_room,denied_against_ceiling,missed,utilisation,asked,retry_admitted,\
          error_mean,error_p99,coverage,gauge_error_mean,ledger_error_mean\n",
     );
     for outcome in outcomes {
@@ -123,7 +124,7 @@ fn csv_row(text: &mut String, outcome: &Outcome, measured: &Measured) {
     let estimation = measured.estimation.as_ref();
     let _ = writeln!(
         text,
-        "{},{},{},{},{:.2},{:.2},{},{:.5},{:.5},{:.3},{:.3},{:.5},{:.5},{:.5},{:.5},{:.4},{},{},{},{},{},{},{}",
+        "{},{},{},{},{:.2},{:.2},{},{:.5},{:.5},{:.3},{:.3},{:.5},{:.5},{:.5},{:.5},{:.5},{:.4},{},{},{},{},{},{},{}",
         outcome.cell.name(),
         measured.candidate.family,
         measured.candidate.value,
@@ -138,6 +139,7 @@ fn csv_row(text: &mut String, outcome: &Outcome, measured: &Measured) {
         measured.denied,
         measured.falsely_denied,
         measured.falsely_denied_with_room,
+        measured.denied_against_ceiling,
         measured.missed,
         measured.utilisation,
         measured.asked,
