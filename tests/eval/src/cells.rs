@@ -112,6 +112,11 @@ impl Cell {
         name
     }
 
+    /// Whether all that can be known is known in time.
+    pub(crate) fn clean(&self) -> bool {
+        self.bypass + self.unlimited + self.lost + self.leaving == 0.0 && self.restart.is_none()
+    }
+
     /// The engine.
     pub(crate) fn setup(&self) -> EngineSetup {
         let blocks = self.pool / BLOCK_SIZE;

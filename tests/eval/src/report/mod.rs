@@ -1,6 +1,7 @@
 //! Tables and plots.
 
 mod best;
+mod gates;
 mod plot;
 mod table;
 
@@ -13,12 +14,15 @@ use crate::schedule::Outcome;
 /// Writes everything into `folder` and prints the tables.
 pub(crate) fn write(folder: &Path, outcomes: &[Outcome]) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
-    let text = table::markdown(outcomes);
+    let text = table::markdown(outcomes) + &gates::table(outcomes);
     print!("{text}");
     fs::write(folder.join("eval.md"), text)?;
     fs::write(folder.join("eval.csv"), table::csv(outcomes))?;
     for figure in plot::FIGURES {
         plot::draw(folder, figure, outcomes)?;
+    }
+    if outcomes.iter().any(|outcome| plot::estimate(outcome).is_some()) {
+        plot::draw_errors(folder, outcomes)?;
     }
     Ok(())
 }

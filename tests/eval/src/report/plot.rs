@@ -3,14 +3,19 @@
 use std::path::Path;
 
 use anyhow::Result;
-use plotters::prelude::*;
+use plotters::{
+    prelude::*,
+    style::text_anchor::{HPos, Pos, VPos},
+};
 
 use super::best::best;
-use crate::{measure::Measured, schedule::Outcome};
+use crate::{estimation::Estimation, measure::Measured, schedule::Outcome};
 
 const WIDTH: u32 = 1100;
 const ROW: u32 = 20;
 const HEAD: u32 = 90;
+const OWN: RGBColor = RGBColor(0, 110, 80);
+const OTHER: RGBColor = RGBColor(110, 120, 135);
 
 /// One figure of every rule, over all situations.
 pub(crate) struct Figure {
@@ -62,6 +67,55 @@ pub(crate) const FIGURES: &[Figure] = &[
     },
 ];
 
+/// What gpuadmit believed of the pool in a situation.
+pub(crate) fn estimate(outcome: &Outcome) -> Option<&Estimation> {
+    outcome.measured.iter().find_map(|measured| measured.estimation.as_ref())
+}
+
+/// Errors beyond are drawn at the edge, % of the pool.
+const MOST_ERROR: f64 = 25.0;
+
+/// Draws the mean error of the corrected use, of the raw gauge and of the ledger alone: three bars per situation.
+pub(crate) fn draw_errors(folder: &Path, outcomes: &[Outcome]) -> Result<()> {
+    let rows: Vec<_> =
+        outcomes.iter().filter_map(|outcome| Some((outcome.cell.name(), estimate(outcome)?))).collect();
+    let height = HEAD + 2 * ROW * rows.len() as u32;
+    let path = folder.join("estimation.svg");
+    let root = SVGBackend::new(&path, (WIDTH, height)).into_drawing_area();
+    root.fill(&WHITE)?;
+    let title = "Mean error of the blocks in use, % of the pool: corrected, raw gauge, ledger alone";
+    let mut chart = ChartBuilder::on(&root)
+        .caption(title, ("sans-serif", 18))
+        .margin(12)
+        .x_label_area_size(28)
+        .y_label_area_size(300)
+        .build_cartesian_2d(0.0..MOST_ERROR, 0.0..rows.len() as f64)?;
+    chart.configure_mesh().disable_y_mesh().light_line_style(WHITE).y_labels(0).draw()?;
+    for (index, (name, estimation)) in rows.iter().enumerate() {
+        let base = (rows.len() - index - 1) as f64;
+        let bars = [
+            (estimation.corrected.mean, OWN),
+            (estimation.gauge.mean, OTHER),
+            (estimation.ledger.mean, RGBColor(200, 150, 80)),
+        ];
+        let bar = |(place, (mean, colour)): (usize, &(f64, RGBColor))| {
+            let top = base + 0.9 - 0.27 * place as f64;
+            Rectangle::new([(0.0, top - 0.24), (mean.min(MOST_ERROR), top)], colour.mix(0.7).filled())
+        };
+        chart.draw_series(bars.iter().enumerate().map(bar))?;
+        let (x, y) = chart.backend_coord(&(0.0, base + 0.5));
+        root.draw(&label(format!("{name}  {:.1}", estimation.corrected.mean), x, y))?;
+    }
+    root.present()?;
+    Ok(())
+}
+
+/// Text that ends left of (x, y).
+fn label(text: String, x: i32, y: i32) -> Text<'static, (i32, i32), String> {
+    let anchor = Pos::new(HPos::Right, VPos::Center);
+    Text::new(text, (x - 6, y), ("sans-serif", 13).into_font().color(&BLACK).pos(anchor))
+}
+
 /// Draws a figure: a row for every rule with a light dot for every situation, its mean as a bar, its worst as a number.
 pub(crate) fn draw(folder: &Path, figure: &Figure, outcomes: &[Outcome]) -> Result<()> {
     let rows = rows(figure, outcomes);
@@ -75,21 +129,11 @@ pub(crate) fn draw(folder: &Path, figure: &Figure, outcomes: &[Outcome]) -> Resu
         .x_label_area_size(28)
         .y_label_area_size(230)
         .build_cartesian_2d(0.0..figure.most, 0.0..rows.len() as f64)?;
-    let label = |at: &f64| {
-        let row = at.floor() as usize;
-        rows.get(rows.len().wrapping_sub(row + 1)).map_or(String::new(), |row| row.0.clone())
-    };
-    chart
-        .configure_mesh()
-        .disable_y_mesh()
-        .light_line_style(WHITE)
-        .y_labels(0)
-        .y_label_formatter(&label)
-        .draw()?;
+    chart.configure_mesh().disable_y_mesh().light_line_style(WHITE).y_labels(0).draw()?;
     for (index, (name, values)) in rows.iter().enumerate() {
         let base = (rows.len() - index - 1) as f64;
         let own = name == "gpuadmit" || name == "ceiling";
-        let colour = if own { RGBColor(0, 110, 80) } else { RGBColor(110, 120, 135) };
+        let colour = if own { OWN } else { OTHER };
         let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
         let clamp = |value: f64| value.clamp(0.0, figure.most);
         chart.draw_series([Rectangle::new(
@@ -98,14 +142,8 @@ pub(crate) fn draw(folder: &Path, figure: &Figure, outcomes: &[Outcome]) -> Resu
         )])?;
         let dot = |value: &f64| Circle::new((clamp(*value), base + 0.5), 3, colour.filled());
         chart.draw_series(values.iter().map(dot))?;
-        let style = ("sans-serif", 13).into_font().color(&BLACK);
         let (x, y) = chart.backend_coord(&(0.0, base + 0.5));
-        let text = format!("{name}  {mean:.1}");
-        let anchored = style.pos(plotters::style::text_anchor::Pos::new(
-            plotters::style::text_anchor::HPos::Right,
-            plotters::style::text_anchor::VPos::Center,
-        ));
-        root.draw(&Text::new(text, (x - 6, y), anchored))?;
+        root.draw(&label(format!("{name}  {mean:.1}"), x, y))?;
     }
     root.present()?;
     Ok(())
