@@ -148,15 +148,16 @@ impl Engine {
     pub(crate) fn release(&mut self, id: ReservationId, at: Mono) {
         self.live.probe_ended(id);
         if let Some(reservation) = self.ledger.remove(id) {
-            self.gave_back(&reservation, at);
+            self.gave_back(&reservation, at, Outcome::Ok);
         }
     }
 
-    fn gave_back(&mut self, reservation: &Reservation, at: Mono) {
+    fn gave_back(&mut self, reservation: &Reservation, at: Mono, outcome: Outcome) {
         let Some(pool) = self.pools.get_mut(reservation.rank.unwrap_or(0)) else { return };
         pool.drain.release(at, reservation.held(at, pool.token_rate.get(), pool.block_size));
         pool.promised_drain.release(at, reservation.total);
-        if at < reservation.prefill.1 && reservation.generated == Tokens::ZERO {
+        let computing = at < reservation.prefill.1 && reservation.generated == Tokens::ZERO;
+        if computing || outcome == Outcome::NotSent {
             pool.prefill.withdraw(reservation.prompt);
         }
     }
@@ -188,7 +189,7 @@ impl Engine {
     pub(crate) fn end(&mut self, id: ReservationId, now: Mono, outcome: Outcome) -> Option<Reservation> {
         self.live.probe_ended(id);
         let reservation = self.ledger.end(id, now, outcome)?;
-        self.gave_back(&reservation, now);
+        self.gave_back(&reservation, now, outcome);
         Some(reservation)
     }
 
