@@ -16,7 +16,7 @@ use gpuadmit_core::{
 };
 use gpuadmit_tests::bench::{
     allocations::{Allocations, Counted},
-    engine::{BLOCK_SIZE, MODEL, ReadyEngine},
+    engine::{BLOCK_SIZE, MODEL, PROMPT, ReadyEngine},
     samples::Samples,
     smoke,
     table::{Report, quotient, time},
@@ -29,9 +29,12 @@ static ALLOCATOR: Counted = Counted;
 const CALL_GAP: Duration = Duration::from_micros(10);
 const CALLS_PER_READING: usize = 20_000;
 /// Blocks that each live reservation takes: (200 + 312) / 16.
-const PROMPT: u64 = 200;
 const OUTPUT: u64 = 312;
 const BLOCKS_EACH: u64 = (PROMPT + OUTPUT) / BLOCK_SIZE;
+/// Output tokens that each live request has generated: half of what it may.
+const GENERATED: u64 = OUTPUT / 2;
+/// Share of the pool that they hold: of three quarters, 23 of the 32 blocks that each may grow to.
+const USED: f64 = 0.75 * 23.0 / 32.0;
 const RUNS: usize = 3;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -121,7 +124,6 @@ struct Run {
     now: Mono,
     live: u64,
     pool: u64,
-    finished: u64,
 }
 
 impl Run {
@@ -130,19 +132,12 @@ impl Run {
         let pool = live * BLOCKS_EACH * 4 / 3;
         let settings = Settings { lease: Duration::from_hours(1), ..Settings::default() };
         let now = Mono(1_000_000_000_000);
-        let mut run = Self {
-            node: Node::new(settings, 1),
-            engine: ReadyEngine::new(pool),
-            now,
-            live,
-            pool,
-            finished: 0,
-        };
+        let mut run = Self { node: Node::new(settings, 1), engine: ReadyEngine::new(pool), now, live, pool };
         run.node.observe(run.now, run.engine.facts(run.now));
         run.read(0);
         for _ in 0..live {
             let id = run.admit()?;
-            run.node.progress(run.now, Reference::Id(id), Tokens(OUTPUT)).ok_or("not held")?;
+            run.node.progress(run.now, Reference::Id(id), Tokens(GENERATED)).ok_or("not held")?;
         }
         Ok(run)
     }
@@ -165,8 +160,8 @@ impl Run {
     }
 
     fn read(&mut self, running: u64) {
-        let used = if running == 0 { 0.0 } else { 0.75 };
-        let reading = self.engine.reading(self.now, running, used, self.finished);
+        let used = if running == 0 { 0.0 } else { USED };
+        let reading = self.engine.reading(self.now, running, used, 0);
         self.node.observe(self.now, reading);
     }
 
@@ -180,19 +175,18 @@ impl Run {
 
     fn complete(&mut self, id: ReservationId) -> Result<(), Box<dyn Error>> {
         self.now = self.now + CALL_GAP;
-        self.finished += 1;
-        let completion =
-            Completion { outcome: Outcome::Ok, output_tokens: Some(Tokens(100)), prompt_tokens: None };
+        // Thousands of these come and go between two readings: no engine could show them.
+        let completion = Completion { outcome: Outcome::NotSent, output_tokens: None, prompt_tokens: None };
         match self.node.complete(self.now, Reference::Id(id), completion) {
             Completed::Held => Ok(()),
             other => Err(format!("not held: {other:?}").into()),
         }
     }
 
-    /// A request for a third of the pool, of which only a quarter is left.
+    /// A request for half of the pool, of which more than half is in use.
     fn deny(&mut self) -> Result<(), Box<dyn Error>> {
         self.now = self.now + CALL_GAP;
-        match self.node.admit(self.now, &request(self.pool * BLOCK_SIZE / 3))?.verdict {
+        match self.node.admit(self.now, &request(self.pool * BLOCK_SIZE / 2))?.verdict {
             Verdict::Admit(_) => Err("admitted what cannot fit".into()),
             Verdict::Deny(_) => Ok(()),
         }

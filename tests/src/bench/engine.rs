@@ -13,6 +13,8 @@ use gpuadmit_core::{
 pub const MODEL: &str = "bench";
 /// Tokens per block.
 pub const BLOCK_SIZE: u64 = 16;
+/// Prompt tokens of each of its requests.
+pub const PROMPT: u64 = 200;
 const ENGINE: &str = "engine";
 const INTERVAL: Duration = Duration::from_millis(200);
 /// So long that the pool alone limits.
@@ -65,7 +67,7 @@ impl ReadyEngine {
             finished: Some(finished),
             steps: Some(self.steps),
             generation_tokens: Some(self.steps * 100),
-            prompt_tokens: Some(finished * 100),
+            prompt_tokens: Some((finished + running) * PROMPT),
             ..RankReading::default()
         };
         let reading = EngineReading {
