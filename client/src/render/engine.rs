@@ -1,6 +1,9 @@
 //! One engine of the status screen.
 
-use gpuadmit_client::v1::{Engine, EngineState, Headroom, Mode, Pool};
+use gpuadmit_client::v1::{
+    ClassHeadroom, Demand, Engine, EngineState, Headroom, Mode, Pool, PriorityClass, Rejections,
+    RejectionsReading,
+};
 
 use super::{
     numbers::{UNKNOWN, age, count, counted, duration, or_unknown, percent, rate, share},
@@ -25,6 +28,8 @@ pub(crate) fn engine(engine: &Engine, paint: Paint) -> String {
     }
     text += &flow("  requests  ", ", ", &requests(engine));
     text += &flow("  headroom  ", ", ", &headroom(engine.headroom.as_ref()));
+    text += &told("            ", &other_classes(&engine.headroom_by_class));
+    text += &told("  demand    ", &demand(engine.demand.as_ref(), engine.rejections.as_ref(), paint));
     text + &flow("  speed     ", ", ", &speed(engine))
 }
 
@@ -51,6 +56,55 @@ pub(crate) fn headroom(headroom: Option<&Headroom>) -> Vec<String> {
         format!("at least {} = {}", count(headroom.blocks_lower), count(headroom.tokens_lower)),
         age(Some(headroom.age_ms)),
     ]
+}
+
+/// A line that is left out where a daemon tells nothing for it.
+fn told(label: &str, fields: &[String]) -> String {
+    if fields.is_empty() { String::new() } else { flow(label, ", ", fields) }
+}
+
+/// Headroom of the classes that the line of the standard one leaves out.
+fn other_classes(classes: &[ClassHeadroom]) -> Vec<String> {
+    let word = |class: &ClassHeadroom| match PriorityClass::try_from(class.priority_class) {
+        Ok(PriorityClass::Interactive) => Some("interactive"),
+        Ok(PriorityClass::Batch) => Some("batch"),
+        _ => None,
+    };
+    let field = |class| {
+        let (word, headroom): (_, &Headroom) = (word(class)?, class.headroom.as_ref()?);
+        Some(format!("{word} {}", counted(headroom.blocks, "block")))
+    };
+    classes.iter().filter_map(field).collect()
+}
+
+/// What is asked of it and what of that is denied; nothing from a daemon that does not tell.
+fn demand(demand: Option<&Demand>, rejections: Option<&Rejections>, paint: Paint) -> Vec<String> {
+    let Some(demand) = demand else { return Vec::new() };
+    let of = |ratio: Option<f64>, what| or_unknown(ratio, |ratio| share(ratio) + what);
+    let mut fields = vec![of(demand.ratio, " of what it can do")];
+    if demand.ratio.is_some() {
+        fields.push(format!("KV cache {}", of(demand.occupancy, "")));
+        fields.push(format!("prefill {}", of(demand.prefill, "")));
+    }
+    if demand.scale_up {
+        fields.push(paint.text(Mood::Warning, "another engine would help"));
+    }
+    fields.extend(rejections.map(rejected));
+    fields
+}
+
+fn rejected(rejections: &Rejections) -> String {
+    let window = duration(rejections.window_ms);
+    let said = match RejectionsReading::try_from(rejections.reading) {
+        Ok(RejectionsReading::Unspecified) => return format!("nothing asked for {window}"),
+        Ok(RejectionsReading::Unused) => ": room to spare, or not asked",
+        Ok(RejectionsReading::Fine) | Err(_) => "",
+        Ok(RejectionsReading::Edge) => ": at the edge",
+        Ok(RejectionsReading::Strained) => ": strained",
+        Ok(RejectionsReading::LosingUsers) => ": losing users",
+    };
+    let share = percent(rejections.denied, rejections.decided);
+    format!("{share} of {} denied in {window}{said}", count(rejections.decided))
 }
 
 fn headline(engine: &Engine, paint: Paint) -> String {

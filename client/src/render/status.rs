@@ -93,8 +93,8 @@ fn titled(title: &str, lines: impl Iterator<Item = String>) -> String {
 #[cfg(test)]
 mod tests {
     use gpuadmit_client::v1::{
-        Device, DeviceHeadroom, DeviceMemory, Engine, EngineState, Event, Headroom, Mode, Pool, ReasonCount,
-        Severity,
+        ClassHeadroom, Demand, Device, DeviceHeadroom, DeviceMemory, Engine, EngineState, Event, Headroom,
+        Mode, Pool, PriorityClass, ReasonCount, Rejections, RejectionsReading, Severity,
     };
 
     use super::*;
@@ -191,6 +191,35 @@ mod tests {
                 "raw 1,240 (400 ms old), committed 1,900, 16 tokens per block",
                 "12 running, 0 waiting, unknown bypassing, 13 reserved (1 orphaned)",
                 "2,195 blocks = 35,120 tokens, at least 2,164 = 34,624, 400 ms old",
+            ],
+        );
+    }
+
+    #[test]
+    fn demand_and_what_is_denied_of_it_have_a_line() {
+        let headroom = Headroom { blocks: 2_000, ..Default::default() };
+        let batch = ClassHeadroom { priority_class: PriorityClass::Batch.into(), headroom: Some(headroom) };
+        let demand =
+            Demand { ratio: Some(1.25), occupancy: Some(1.25), prefill: None, age_ms: None, scale_up: true };
+        let rejections = Rejections {
+            window_ms: 300_000,
+            decided: 1_000,
+            denied: 30,
+            reading: RejectionsReading::Edge.into(),
+        };
+        let engine = Engine {
+            headroom_by_class: vec![batch],
+            demand: Some(demand),
+            rejections: Some(rejections),
+            ..ready_engine()
+        };
+        assert_shows(
+            &shown(&node(vec![engine], vec![])),
+            &[
+                "batch 2,000 blocks",
+                "demand    125.0 % of what it can do, KV cache 125.0 %, prefill unknown,",
+                "another engine would help,",
+                "3 % of 1,000 denied in 5 min 0 s: at the edge",
             ],
         );
     }

@@ -70,7 +70,11 @@ impl Node {
             self.engines.iter().enumerate().filter(|(_, engine)| named(engine) && serves(engine));
         let class = ClassKey::of(request);
         let grounds = Grounds { now, settings: &self.settings, book: &self.book, class };
-        let weighed = candidates.map(|(index, engine)| (index, decision::weigh(engine, request, &grounds)));
+        let weighed = candidates.map(|(index, engine)| {
+            let mut weighed = decision::weigh(engine, request, &grounds);
+            engine.hold_back(request, &self.settings, &mut weighed);
+            (index, weighed)
+        });
         weighed
             .max_by_key(|(index, weighed)| {
                 let (admitted, left, status, wait) = weighed.rating();
@@ -204,6 +208,20 @@ impl Node {
         }
     }
 
+    fn note_ask(
+        &mut self,
+        now: Mono,
+        request: &Request<'_>,
+        index: usize,
+        weighed: &Weighed,
+        denied: Option<Reason>,
+    ) {
+        self.touch(index);
+        if let Some(engine) = self.engines.get_mut(index) {
+            engine.asked.take(now, weighed, denied, idempotency::fingerprint(request));
+        }
+    }
+
     fn record(
         &mut self,
         at: Mono,
@@ -213,6 +231,9 @@ impl Node {
         reservation: Option<ReservationId>,
         denied: Option<Reason>,
     ) {
+        if let (Some(index), Some(weighed)) = (index, weighed) {
+            self.note_ask(at, request, index, weighed, denied);
+        }
         let engine = index.and_then(|index| self.engines.get(index));
         let served = engine
             .and_then(|engine| engine.facts.models.iter().find(|served| &*served.name == request.model));

@@ -306,6 +306,9 @@ pub(crate) fn sentence(
             let expected = weighed.and_then(|weighed| weighed.ttft).unwrap_or_default();
             format!("the first token of engine {name} is expected only after {:.1} s", expected.as_secs_f64())
         }
+        Reason::ClassLimit => {
+            format!("batch is held back while more is asked of engine {name} than it can do")
+        }
         Reason::Pace => format!("tokens of engine {name} come more slowly than the objective"),
         Reason::DeviceMemory => format!("other processes took device memory that engine {name} needs"),
         Reason::LedgerFull => "the ledger is full (limits.reservations)".into(),

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, ops::Bound, sync::Arc, time::Duration};
 
 use crate::{
+    demand::Asked,
     figures::{Change, Figures},
     ledger::{Ledger, Reservation},
     liveness::{Liveness, Pulse},
@@ -26,6 +27,8 @@ pub(crate) struct Engine {
     process_start: Option<f64>,
     /// Outputs whose length was told since its own history of them was last read.
     pub(crate) told: u64,
+    /// What is asked of it.
+    pub(crate) asked: Asked,
     /// Since when the engine shows fewer requests than the ledger.
     pub(crate) excess_since: Option<Mono>,
     /// Devices its processes hold.
@@ -52,6 +55,7 @@ impl Engine {
             cpu_cost: None,
             process_start: None,
             told: 0,
+            asked: Asked::default(),
             excess_since: None,
             devices: Vec::new(),
             growth: BTreeMap::new(),

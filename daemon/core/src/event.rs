@@ -78,6 +78,10 @@ kinds! {
     CoTenantGrowth, "CO_TENANT_GROWTH", Warning;
     /// They gave it back.
     CoTenantReceded, "CO_TENANT_RECEDED", Info;
+    /// More is asked of an engine than it can do: another one would help.
+    ScaleUp, "SCALE_UP", Warning;
+    /// It can do again what is asked.
+    ScaleUpOver, "SCALE_UP_OVER", Info;
     /// A source stopped delivering.
     SourceFailed, "SOURCE_FAILED", Warning;
     /// A source delivers again.

@@ -57,6 +57,14 @@ impl RequestIds {
     }
 }
 
+/// Fingerprint of a request's id, where it has one.
+pub(crate) fn fingerprint(request: &Request<'_>) -> Option<u64> {
+    let request_id = request.request_id?;
+    let mut hasher = DefaultHasher::new();
+    (request.peer_uid, request.tenant, request_id).hash(&mut hasher);
+    Some(hasher.finish())
+}
+
 /// Fingerprint of all that a decision depends on.
 pub(crate) fn content(request: &Request<'_>) -> u64 {
     let mut hasher = DefaultHasher::new();

@@ -9,7 +9,7 @@
 //!   `forecast` (the future of all requests together), which rests on `lengths` and `book` (how long outputs get).
 //! - `engine`: all of these for one engine. `matching`: which of our requests a reading shows. `showing`: what they hold.
 //!   `liveness`: is the engine alive. `device`: device memory and who has it.
-//! - `decision`: the order of the checks. `admit`, `observe` and `show`: the node's three other sides.
+//! - `demand`: what is asked of an engine against what it can do. `decision`: the order of the checks. `admit`, `observe` and `show`: the node's three other sides.
 //! - [`event`], [`explain`], [`snapshot`]: what comes out besides the decisions.
 
 mod admit;
@@ -17,6 +17,7 @@ mod affinity;
 mod band;
 pub mod book;
 mod decision;
+mod demand;
 mod device;
 mod engine;
 pub mod event;

@@ -18,7 +18,7 @@ use crate::{
     observation::SourceReport,
     request::{Completion, Outcome, Reference, ReservationId, SessionId},
     settings::Settings,
-    snapshot::{DecisionCounts, EngineState},
+    snapshot::{DecisionCounts, EngineState, Touched},
     units::{Mono, Tokens},
 };
 
@@ -89,6 +89,7 @@ pub struct Node {
     foreseen: (usize, Option<ReservationId>),
     pub(crate) book: Book,
     pub(crate) no_name: Arc<str>,
+    pub(crate) touched: Touched,
 }
 
 impl Node {
@@ -114,6 +115,7 @@ impl Node {
             foreseen: (0, None),
             book: Book::default(),
             no_name: "".into(),
+            touched: Touched::None,
         }
     }
 
@@ -136,9 +138,9 @@ impl Node {
         if id.epoch() == u64::from(self.epoch) && id.sequence() >= self.next {
             return Completed::NeverGiven;
         }
-        let Some(engine) = self.holder(id).and_then(|index| self.engines.get_mut(index)) else {
-            return Completed::Ended;
-        };
+        let Some(index) = self.holder(id) else { return Completed::Ended };
+        self.touch(index);
+        let Some(engine) = self.engines.get_mut(index) else { return Completed::Ended };
         let model = engine.model();
         let Some(ended) = engine.end(id, now, completion.outcome) else { return Completed::Ended };
         if completion.output_tokens.is_some() && completion.outcome == Outcome::Ok {
@@ -203,6 +205,7 @@ impl Node {
             if changed {
                 self.tell_state(now, index);
             }
+            self.tell_demand(now, index);
         }
         self.sweep(now);
         self.foresee(now);
@@ -210,7 +213,11 @@ impl Node {
         let down = |engine: &Engine| {
             engine.live.state == EngineState::Down && now.since(engine.live.since) > DOWN_SHOWN
         };
+        let kept = self.engines.len();
         self.engines.retain(|engine| !down(engine));
+        if self.engines.len() < kept {
+            self.touched = Touched::All;
+        }
     }
 
     /// Looks at some reservations; the next tick goes on where this one ends.
@@ -301,8 +308,17 @@ impl Node {
         self.engines.iter().map(|engine| engine.ledger.live.len()).sum()
     }
 
+    /// Tells when more is asked of an engine than it can do, and when that is over.
+    fn tell_demand(&mut self, now: Mono, index: usize) {
+        let Some(engine) = self.engines.get_mut(index) else { return };
+        let Some((high, message)) = engine.judge_demand(now, &self.settings) else { return };
+        let kind = if high { EventKind::ScaleUp } else { EventKind::ScaleUpOver };
+        self.history.push(now, kind, Some(&engine.facts.engine), None, message);
+    }
+
     /// Tells that an engine's state has changed.
     pub(crate) fn tell_state(&mut self, now: Mono, index: usize) {
+        self.touch(index);
         let Some(engine) = self.engines.get(index) else { return };
         let kind = match engine.live.state {
             EngineState::Starting => EventKind::EngineFound,

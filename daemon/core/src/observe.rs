@@ -11,7 +11,7 @@ use crate::{
         DeviceEvent, EngineFacts, EngineReading, Observation, ProcessRole, ScrapeFailure, SourceHealth,
         SourceReport,
     },
-    snapshot::EngineState,
+    snapshot::{EngineState, Touched},
     units::{Bytes, Mono, Span},
 };
 
@@ -77,6 +77,7 @@ impl Node {
             let down = self.engines.iter().position(|engine| engine.live.state == EngineState::Down);
             let Some(down) = down else { return };
             self.engines.remove(down);
+            self.touched = Touched::All;
         }
         self.engines.push(Engine::new(facts, now));
         self.tell_state(now, self.engines.len() - 1);
@@ -94,6 +95,7 @@ impl Node {
         }
         let message = format!("engine {name} was started again; {lost} reservations dropped");
         self.history.push(now, EventKind::EngineRestarted, Some(&name), None, message);
+        self.touch(index);
     }
 
     /// One of the processes that an engine cannot do without is dead. The others may go on answering for seconds with
@@ -139,6 +141,7 @@ impl Node {
             self.tell_state(now, index);
         }
         self.foresee(now);
+        self.touch(index);
     }
 
     fn scrape_failed(&mut self, now: Mono, engine: &str, failure: &ScrapeFailure) {

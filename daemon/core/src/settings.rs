@@ -36,6 +36,8 @@ pub struct Settings {
     pub co_tenant_growth: Bytes,
     /// Free device memory below which such growth denies.
     pub device_floor: Bytes,
+    /// Hold batch back on an engine of which more is asked than it can do.
+    pub tighten_batch: bool,
     /// Whether decisions bind, for engines without a setting of their own.
     pub mode: Mode,
     /// Per engine id.
@@ -93,6 +95,7 @@ impl Default for Settings {
             device_stale: Duration::from_secs(2),
             co_tenant_growth: Bytes(512 << 20),
             device_floor: Bytes(1 << 30),
+            tighten_batch: false,
             mode: Mode::Enforce,
             engine_modes: BTreeMap::new(),
         }

@@ -7,7 +7,7 @@ use crate::{
     engine::Engine,
     node::Node,
     request::Class,
-    snapshot::{DeviceSnapshot, EngineSnapshot, Snapshot, SourceSnapshot},
+    snapshot::{DeviceSnapshot, EngineSnapshot, Headrooms, Room, Snapshot, SourceSnapshot, Touched},
     units::{Mono, Tokens},
 };
 
@@ -42,6 +42,7 @@ impl Node {
             .cpu_cost
             .zip(engine.interval)
             .map(|(cost, interval)| cost.as_secs_f64() / interval.as_secs_f64().max(f64::MIN_POSITIVE));
+        let headrooms = self.headrooms(engine, now);
         let windows = engine.facts.models.iter().filter_map(|model| model.max_model_len);
         EngineSnapshot {
             engine: Arc::clone(&engine.facts.engine),
@@ -52,7 +53,10 @@ impl Node {
             state_reason: engine.live.why.clone(),
             state_since: engine.live.since,
             mode: engine.mode(&self.settings),
-            headroom: decision::headroom(engine, now, &self.settings, Class::Standard),
+            headroom: headrooms.standard,
+            headrooms,
+            demand: engine.demand(now, &self.settings),
+            rejections: engine.asked.rejections(now),
             pools: engine.pool_snapshots(now, &self.settings),
             max_model_len: windows.max().filter(|window| *window > Tokens::ZERO),
             devices: engine.devices.clone(),
@@ -64,6 +68,49 @@ impl Node {
             scrape_cpu_share: share.filter(|share| share.is_finite()),
             bypass_requests: engine.bypass(),
         }
+    }
+
+    fn headrooms(&self, engine: &Engine, now: Mono) -> Headrooms {
+        let of = |class| decision::headroom(engine, now, &self.settings, class);
+        Headrooms {
+            interactive: of(Class::Interactive),
+            standard: of(Class::Standard),
+            batch: of(Class::Batch),
+        }
+    }
+
+    /// What the engine at `index` can take now; `None`: there is none.
+    #[must_use]
+    pub fn room(&self, now: Mono, index: usize) -> Option<Room<'_>> {
+        let engine = self.engines.get(index)?;
+        Some(Room {
+            engine: &engine.facts.engine,
+            state: engine.live.state,
+            headrooms: self.headrooms(engine, now),
+            reservations: u64::try_from(engine.ledger.live.len()).unwrap_or(u64::MAX),
+            admitted: engine.asked.admitted,
+            denied: engine.asked.denied,
+            demand: engine.demand(now, &self.settings).ratio,
+        })
+    }
+
+    /// Engines that [`Self::room`] knows.
+    #[must_use]
+    pub fn rooms(&self) -> usize {
+        self.engines.len()
+    }
+
+    /// Which engines' room the calls since the last time may have changed.
+    pub fn take_touched(&mut self) -> Touched {
+        std::mem::take(&mut self.touched)
+    }
+
+    pub(crate) fn touch(&mut self, index: usize) {
+        self.touched = match self.touched {
+            Touched::None => Touched::One(index),
+            Touched::One(one) if one == index => Touched::One(one),
+            Touched::One(_) | Touched::All => Touched::All,
+        };
     }
 
     fn show_devices(&self, now: Mono) -> Vec<DeviceSnapshot> {

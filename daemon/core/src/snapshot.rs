@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     event::Event,
     observation::{DeviceMemory, EngineProcess, SourceHealth},
-    request::{Headroom, Reason},
+    request::{Class, Headroom, Reason},
     settings::Mode,
     units::{Blocks, Bytes, Mono, Tokens},
 };
@@ -88,8 +88,14 @@ pub struct EngineSnapshot {
     pub state_since: Mono,
     /// Mode.
     pub mode: Mode,
-    /// Headroom; `None`: unknown.
+    /// Headroom for a standard request; `None`: unknown.
     pub headroom: Option<Headroom>,
+    /// Headroom by class; `None`: unknown.
+    pub headrooms: Headrooms,
+    /// What is asked of it.
+    pub demand: Demand,
+    /// What was denied of that.
+    pub rejections: Rejections,
     /// Pools by rank.
     pub pools: Vec<PoolSnapshot>,
     /// Context window.
@@ -110,6 +116,100 @@ pub struct EngineSnapshot {
     pub scrape_cpu_share: Option<f64>,
     /// Requests at the engine that did not come through admission.
     pub bypass_requests: Option<u64>,
+}
+
+/// Headroom of an engine for requests of each class; they differ by the risk that each may take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Headrooms {
+    /// For interactive requests.
+    pub interactive: Option<Headroom>,
+    /// For standard ones.
+    pub standard: Option<Headroom>,
+    /// For batch.
+    pub batch: Option<Headroom>,
+}
+
+impl Headrooms {
+    /// In the order of the classes.
+    #[must_use]
+    pub const fn by_class(&self) -> [(Class, Option<Headroom>); 3] {
+        let Self { interactive, standard, batch } = *self;
+        [(Class::Interactive, interactive), (Class::Standard, standard), (Class::Batch, batch)]
+    }
+}
+
+/// What one engine can take now, for those who read it at each decision.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Room<'a> {
+    /// Engine id.
+    pub engine: &'a Arc<str>,
+    /// State.
+    pub state: EngineState,
+    /// Headroom by class.
+    pub headrooms: Headrooms,
+    /// Reservations held.
+    pub reservations: u64,
+    /// Admitted since the engine was found.
+    pub admitted: u64,
+    /// Denied, but for the callers' mistakes.
+    pub denied: u64,
+    /// Demand against what it can do, 1 = as much; `None`: unknown.
+    pub demand: Option<f64>,
+}
+
+/// What a call changed, for those who show it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Touched {
+    /// No engine's room.
+    #[default]
+    None,
+    /// That of the engine at this index.
+    One(usize),
+    /// Several, or the list of engines itself.
+    All,
+}
+
+/// What is asked of an engine against what it can do; 1 is as much as it can.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Demand {
+    /// The larger of the two; `None`: neither is known.
+    pub ratio: Option<f64>,
+    /// Blocks that all asks would hold on the average, against those that they may hold.
+    pub occupancy: Option<f64>,
+    /// Seconds of prefill asked for in a second.
+    pub prefill: Option<f64>,
+    /// Age of the reading that it rests on.
+    pub age: Option<Duration>,
+    /// It was above 1 for long, and not low since.
+    pub scale_up: bool,
+}
+
+/// Denials of the last minutes, but for the callers' mistakes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rejections {
+    /// Time covered.
+    pub window: Duration,
+    /// Decisions.
+    pub decided: u64,
+    /// Of those, denials.
+    pub denied: u64,
+    /// What that says; `None`: nothing was asked.
+    pub reading: Option<RejectionsReading>,
+}
+
+/// What a share of rejections says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RejectionsReading {
+    /// None for the whole window: there is more than is needed, or the gate is not asked for what counts.
+    Unused,
+    /// Below 2 %.
+    Fine,
+    /// 2 to 5 %: well used at a peak.
+    Edge,
+    /// 5 to 10 %.
+    Strained,
+    /// Above 10 %: users go away.
+    LosingUsers,
 }
 
 /// One rank's pool.

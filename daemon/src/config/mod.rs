@@ -169,6 +169,8 @@ pub struct Admission {
     pub co_tenant_growth_bytes: u64,
     /// Free device memory below which such growth denies.
     pub device_floor_bytes: u64,
+    /// Hold batch back on an engine of which more is asked than it can do.
+    pub tighten_batch: bool,
 }
 
 impl Default for Admission {
@@ -187,6 +189,7 @@ impl Default for Admission {
             device_stale_ms: 2_000,
             co_tenant_growth_bytes: 512 << 20,
             device_floor_bytes: 1 << 30,
+            tighten_batch: false,
         }
     }
 }
@@ -368,7 +371,7 @@ mod tests {
         let keys = tables.lines().filter(|line| !line.starts_with("# ") && !absent(line));
         let text: String = keys.map(|line| format!("{}\n", line.trim_start_matches('#'))).collect();
         assert_eq!(toml::from_str::<Config>(&text).unwrap(), Config::default());
-        assert_eq!(text.matches(" = ").count(), 38, "all 38 keys with a default are shown");
+        assert_eq!(text.matches(" = ").count(), 39, "all 39 keys with a default are shown");
     }
 
     #[test]

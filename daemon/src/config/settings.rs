@@ -41,6 +41,7 @@ impl Config {
             device_stale: Duration::from_millis(admission.device_stale_ms),
             co_tenant_growth: Bytes(admission.co_tenant_growth_bytes),
             device_floor: Bytes(admission.device_floor_bytes),
+            tighten_batch: admission.tighten_batch,
             mode: self.mode.into(),
             engine_modes,
         }

@@ -10,8 +10,8 @@ use gpuadmit_core::{
     request::Class,
     settings::Mode,
     snapshot::{
-        DecisionCounts, DeviceSnapshot, EngineSnapshot, EngineState, MemorySplit, PoolSnapshot, Snapshot,
-        SourceSnapshot,
+        DecisionCounts, Demand, DeviceSnapshot, EngineSnapshot, EngineState, Headrooms, MemorySplit,
+        PoolSnapshot, Rejections, RejectionsReading, Snapshot, SourceSnapshot,
     },
     units::{Blocks, Bytes, Mono},
 };
@@ -88,6 +88,54 @@ fn engine(from: &EngineSnapshot, now: Mono) -> v1::Engine {
         scrape_interval_ms: from.scrape_interval.map(millis),
         scrape_cpu_share: from.scrape_cpu_share,
         bypass_requests: from.bypass_requests,
+        headroom_by_class: class_headrooms(&from.headrooms),
+        demand: Some(demand(&from.demand)),
+        rejections: Some(rejections(from.rejections)),
+    }
+}
+
+fn class_headrooms(from: &Headrooms) -> Vec<v1::ClassHeadroom> {
+    let known = from.by_class().into_iter().filter_map(|(of, room)| Some((of, room?)));
+    known
+        .map(|(of, room)| v1::ClassHeadroom {
+            priority_class: class(of).into(),
+            headroom: Some(headroom(room)),
+        })
+        .collect()
+}
+
+fn demand(from: &Demand) -> v1::Demand {
+    v1::Demand {
+        ratio: from.ratio,
+        occupancy: from.occupancy,
+        prefill: from.prefill,
+        age_ms: from.age.map(millis),
+        scale_up: from.scale_up,
+    }
+}
+
+fn rejections(from: Rejections) -> v1::Rejections {
+    let reading = match from.reading {
+        None => v1::RejectionsReading::Unspecified,
+        Some(RejectionsReading::Unused) => v1::RejectionsReading::Unused,
+        Some(RejectionsReading::Fine) => v1::RejectionsReading::Fine,
+        Some(RejectionsReading::Edge) => v1::RejectionsReading::Edge,
+        Some(RejectionsReading::Strained) => v1::RejectionsReading::Strained,
+        Some(RejectionsReading::LosingUsers) => v1::RejectionsReading::LosingUsers,
+    };
+    v1::Rejections {
+        window_ms: millis(from.window),
+        decided: from.decided,
+        denied: from.denied,
+        reading: reading.into(),
+    }
+}
+
+fn class(from: Class) -> v1::PriorityClass {
+    match from {
+        Class::Interactive => v1::PriorityClass::Interactive,
+        Class::Standard => v1::PriorityClass::Standard,
+        Class::Batch => v1::PriorityClass::Batch,
     }
 }
 
@@ -195,11 +243,6 @@ pub(super) fn event(from: &Event, clocks: Clocks) -> v1::Event {
 
 /// A decision's record and where its reservation stands.
 pub(super) fn explained((record, standing): &Explained, clocks: Clocks) -> v1::DecisionRecord {
-    let class = match record.class {
-        Class::Interactive => v1::PriorityClass::Interactive,
-        Class::Standard => v1::PriorityClass::Standard,
-        Class::Batch => v1::PriorityClass::Batch,
-    };
     let standing = standing.map(|standing| match standing {
         Standing::Live => "live",
         Standing::Orphan => "orphan",
@@ -211,7 +254,7 @@ pub(super) fn explained((record, standing): &Explained, clocks: Clocks) -> v1::D
         model: record.model.as_ref().into(),
         engine: record.engine.as_ref().map(|engine| engine.as_ref().into()),
         tenant: Some(record.tenant.as_ref()).filter(|tenant| !tenant.is_empty()).map(Into::into),
-        priority_class: class.into(),
+        priority_class: class(record.class).into(),
         denied: record.denied.map(|why| reason(why).into()),
         observed_reason: record.observed.map(|why| reason(why).into()),
         terms: record.terms.as_ref().map(terms),
