@@ -1,6 +1,7 @@
 //! The `gpuadmit` command.
 
 mod command;
+mod plan;
 mod render;
 
 use std::process::ExitCode;

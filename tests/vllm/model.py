@@ -1,8 +1,10 @@
 """Writes a small random Llama model folder that vLLM can serve on a CPU.
 
-usage: model.py OUT tiny|mid
+usage: model.py OUT tiny|mid|mha|window|latent
 
-tiny takes 1 to 5 ms a step, mid some 26 ms. There are no weights: serve it with --load-format dummy.
+tiny takes 1 to 5 ms a step, mid some 26 ms; both have grouped heads. mha has as many KV heads as heads; window has
+sliding windows in five of six layers (Gemma 3); latent has multi-head latent attention (DeepSeek V2). There are no
+weights: serve it with --load-format dummy.
 """
 
 import json
@@ -28,6 +30,49 @@ SIZES = {
         num_key_value_heads=4,
         head_dim=64,
         intermediate_size=2048,
+    ),
+    "mha": dict(
+        num_hidden_layers=3,
+        hidden_size=128,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        head_dim=32,
+        intermediate_size=256,
+    ),
+    "window": dict(
+        architectures=["Gemma3ForCausalLM"],
+        model_type="gemma3_text",
+        num_hidden_layers=14,
+        hidden_size=128,
+        num_attention_heads=4,
+        num_key_value_heads=1,
+        head_dim=64,
+        intermediate_size=256,
+        sliding_window=256,
+        sliding_window_pattern=6,
+        query_pre_attn_scalar=64,
+        hidden_activation="gelu_pytorch_tanh",
+    ),
+    "latent": dict(
+        architectures=["DeepseekV2ForCausalLM"],
+        model_type="deepseek_v2",
+        num_hidden_layers=3,
+        hidden_size=128,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        intermediate_size=256,
+        kv_lora_rank=512,
+        q_lora_rank=None,
+        qk_nope_head_dim=128,
+        qk_rope_head_dim=64,
+        v_head_dim=128,
+        first_k_dense_replace=3,
+        n_routed_experts=4,
+        n_shared_experts=1,
+        moe_intermediate_size=128,
+        num_experts_per_tok=2,
+        n_group=1,
+        topk_group=1,
     ),
 }
 VOCABULARY = 512
@@ -76,8 +121,8 @@ def main(out, size):
             mlp_bias=False,
             torch_dtype="bfloat16",
             **special,
-            **SIZES[size],
-        ),
+        )
+        | SIZES[size],
         "tokenizer_config.json": dict(
             tokenizer_class="PreTrainedTokenizerFast",
             bos_token="<s>",

@@ -9,6 +9,7 @@ mod explain;
 mod headroom;
 mod man;
 mod output;
+mod plan;
 mod progress;
 mod release_gpu;
 mod reservation;
@@ -45,6 +46,7 @@ enum Sub {
     Events(events::Events),
     Headroom(headroom::Headroom),
     ReleaseGpu(release_gpu::ReleaseGpu),
+    Plan(Box<plan::Plan>),
     Completions(completions::Completions),
     #[command(hide = true)]
     Man(man::Man),
@@ -75,6 +77,7 @@ impl Command {
         match self.subcommand {
             Sub::Completions(completions) => completions.run(&mut output),
             Sub::Man(man) => man.run(),
+            Sub::Plan(plan) => plan.run(self.socket, &mut output),
             online => {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
                 runtime.block_on(async { online.ask(&connect(self.socket)?, &mut output).await })
@@ -96,6 +99,7 @@ impl Sub {
             Self::ReleaseGpu(release) => release.run(connection, output).await,
             Self::Completions(completions) => completions.run(output),
             Self::Man(man) => man.run(),
+            Self::Plan(plan) => plan.run(connection.socket().to_owned(), output),
         }
     }
 }

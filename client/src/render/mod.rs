@@ -8,6 +8,7 @@ pub(crate) mod explain;
 pub(crate) mod headroom;
 mod numbers;
 mod paint;
+pub(crate) mod plan;
 pub(crate) mod status;
 mod text;
 

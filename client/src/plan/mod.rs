@@ -1,0 +1,71 @@
+//! How many tokens of KV cache a model has on given GPUs, reckoned as vLLM reckons it when it starts.
+//!
+//! [`config`] reads a Hugging Face `config.json`; [`model`] tells its layers from it, [`weights`] its size; [`layout`]
+//! puts the layers into the groups that share blocks; [`budget`] says what memory is left for them; [`fit`] how many
+//! requests go in, and what to change.
+
+pub(crate) mod budget;
+pub(crate) mod config;
+pub(crate) mod fit;
+pub(crate) mod layout;
+pub(crate) mod model;
+#[cfg(test)]
+mod shapes;
+pub(crate) mod weights;
+
+use std::{io, path::PathBuf};
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PlanError {
+    /// The model's configuration cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is not what a config.json is.
+    #[error("{path}: {why}")]
+    Malformed {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// A key that is needed is not there.
+    #[error("config.json: {key} is absent; it is needed for {needed_for}")]
+    Absent {
+        /// Its name.
+        key: &'static str,
+        /// What for.
+        needed_for: &'static str,
+    },
+    /// A key has a value that it cannot have.
+    #[error("config.json: {key}: {value} is not allowed; {allowed}")]
+    OutOfRange {
+        /// Its name.
+        key: String,
+        /// What is there.
+        value: String,
+        /// What is allowed.
+        allowed: &'static str,
+    },
+    /// Layers whose cache is not known here.
+    #[error("config.json: {0}: its KV cache is not known to this program")]
+    Unsupported(String),
+    /// The size of the weights is neither told nor to be reckoned.
+    #[error("the size of the weights cannot be told from config.json ({0}); give it with --weights")]
+    Weights(String),
+    /// The heads cannot be divided among the GPUs.
+    #[error(
+        "--tensor-parallel-size: {size} is not allowed; a divisor of the model's {heads} attention heads"
+    )]
+    TensorParallel {
+        /// GPUs.
+        size: u64,
+        /// Attention heads.
+        heads: u64,
+    },
+}
