@@ -110,13 +110,14 @@ fn a_dead_engine_core_closes_it_although_its_api_server_goes_on_answering() {
     let stale = |steps| RankReading { steps: Some(steps), ..rank(0, 100, 40, 2, 0, 3) };
     node.observe(at(0.2), reading("e", at(0.2), vec![stale(50)]));
     node.observe(at(0.3), Observation::Engine(Box::new(facts("e", 1600, at(0.3)))));
-    // The API server serves the last figures for seconds.
+    // The API server serves the last figures for seconds; the last outputs on their way still move them.
     node.observe(at(0.4), reading("e", at(0.4), vec![stale(50)]));
+    node.observe(at(0.45), reading("e", at(0.45), vec![stale(50 + 1)]));
     assert_eq!(denied(&node.admit(at(0.5), &request(10, Some(10))).unwrap()).reason, Reason::EngineDown);
     // A step shows that it lives after all.
-    let stepped = RankReading { steps: Some(51), ..rank(0, 100, 0, 0, 0, 5) };
-    node.observe(at(0.6), reading("e", at(0.6), vec![stepped]));
-    let _ = admitted(&node.admit(at(0.7), &request(10, Some(10))).unwrap());
+    let stepped = RankReading { steps: Some(52), ..rank(0, 100, 0, 0, 0, 5) };
+    node.observe(at(6.0), reading("e", at(6.0), vec![stepped]));
+    let _ = admitted(&node.admit(at(6.1), &request(10, Some(10))).unwrap());
 }
 
 // Rule 3: a low level of free device memory is healthy where the engine pre-allocates.

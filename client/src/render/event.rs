@@ -45,6 +45,8 @@ fn what(event: &Event, paint: Paint) -> Vec<String> {
     let mut fields = vec![paint.text(mood, &severity), paint.text(mood, &fitted(&event.kind, 30))];
     fields.extend(event.engine.as_deref().map(|engine| fitted(engine, 30)));
     fields.extend(event.device.as_deref().map(|device| fitted(device, 45)));
+    fields.extend(event.cause.as_deref().map(|cause| fitted(cause, 20)));
+    fields.extend(event.caused_by.map(|first| format!("follows from #{first}")));
     fields
 }
 

@@ -350,6 +350,7 @@ mod tests {
             engine: Some("vllm-8000".into()),
             device: None,
             message: "12 running, no step for 2 s".into(),
+            ..Event::default()
         };
         let message = StatusResponse {
             simulated: true,

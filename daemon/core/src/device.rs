@@ -12,6 +12,9 @@ use crate::{
 /// Most devices kept (GPUs and MIG instances).
 pub(crate) const MAX_DEVICES: usize = 256;
 
+/// A trouble of a device within this time of another one has the same cause: an Xid error, then calls that hang.
+const TROUBLE_REACH: Duration = Duration::from_mins(1);
+
 /// One device.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Device {
@@ -21,6 +24,8 @@ pub(crate) struct Device {
     pub(crate) trouble: Option<String>,
     /// Memory of co-tenants when engine (by id) was first seen on it: the level it started beside.
     baseline: BTreeMap<Arc<str>, Bytes>,
+    /// The first of the troubles that were told shortly one after the other, and when the last was.
+    troubles: Option<(u64, Mono)>,
     /// A growth event is out.
     pub(crate) growth_told: bool,
 }
@@ -46,6 +51,24 @@ impl Device {
     /// Whether the memory reading is recent enough to be believed.
     fn fresh(&self, now: Mono, stale: Duration) -> bool {
         self.reading.as_ref().is_some_and(|reading| now.since(reading.span.not_before) <= stale)
+    }
+
+    /// A trouble was told by `event`: returns the earlier event that it follows from, if any.
+    pub(crate) fn first_trouble(&mut self, now: Mono, event: u64) -> Option<u64> {
+        let first = self.recent_trouble(now);
+        self.troubles = Some((first.unwrap_or(event), now));
+        first
+    }
+
+    /// The event that told a trouble which others may follow from.
+    pub(crate) fn recent_trouble(&self, now: Mono) -> Option<u64> {
+        self.troubles.filter(|(_, at)| now.since(*at) <= TROUBLE_REACH).map(|(event, _)| event)
+    }
+
+    /// Free memory by a recent reading.
+    pub(crate) fn free(&self, now: Mono, settings: &Settings) -> Option<Bytes> {
+        let free = self.reading.as_ref()?.memory?.free;
+        self.fresh(now, settings.device_stale).then_some(free)
     }
 
     /// How much co-tenants have grown since `engine` was first seen here, and what is free; `None` when not known.

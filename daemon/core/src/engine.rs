@@ -5,14 +5,17 @@ use std::{collections::BTreeMap, ops::Bound, sync::Arc, time::Duration};
 use crate::{
     demand::Asked,
     figures::{Change, Figures},
+    guard::SizeClass,
+    host::{ProcessState, Scheduled},
     ledger::{Ledger, Reservation},
     liveness::{Liveness, Pulse},
-    observation::{EngineFacts, EngineReading},
+    observation::{EngineFacts, EngineReading, ProcessRole},
     pool::Pool,
     request::{Outcome, ReservationId},
     settings::{Mode, Settings},
     snapshot::PoolSnapshot,
     units::{Bytes, Mono, Tokens},
+    verdict::Inquest,
 };
 
 /// One engine.
@@ -33,6 +36,13 @@ pub(crate) struct Engine {
     pub(crate) excess_since: Option<Mono>,
     /// Devices its processes hold.
     pub(crate) devices: Vec<Arc<str>>,
+    /// What is known of the end of its processes.
+    pub(crate) inquest: Inquest,
+    /// The event that told its end.
+    pub(crate) down_event: Option<u64>,
+    /// When a failed allocation of it was last told, and by which event.
+    pub(crate) allocation_told: Option<Mono>,
+    pub(crate) allocation_event: Option<u64>,
     /// Co-tenants' growth on each of them: grown by, free, when.
     growth: BTreeMap<Arc<str>, (Bytes, Bytes, Mono)>,
 }
@@ -58,6 +68,10 @@ impl Engine {
             asked: Asked::default(),
             excess_since: None,
             devices: Vec::new(),
+            inquest: Inquest::default(),
+            down_event: None,
+            allocation_told: None,
+            allocation_event: None,
             growth: BTreeMap::new(),
         }
     }
@@ -229,6 +243,31 @@ impl Engine {
             }
         }
         if looked_at.len() < most { None } else { looked_at.last().map(|(id, ..)| *id) }
+    }
+
+    /// Notes which of its own processes are stopped, or in a call that cannot be interrupted.
+    pub(crate) fn note_states(&mut self, states: &[ProcessState]) {
+        let own = self.facts.processes.iter().filter(|process| process.role != ProcessRole::Helper);
+        let odd = own.filter_map(|process| {
+            let state = states
+                .iter()
+                .find(|state| state.pid == process.pid && state.start_ticks == process.start_ticks)?;
+            let (role, pid) = (process.role.as_str(), process.pid);
+            match state.state {
+                Scheduled::Stopped => Some(format!("its {role} (pid {pid}) is stopped (T)")),
+                Scheduled::Uninterruptible => {
+                    Some(format!("its {role} (pid {pid}) is in a call that cannot be interrupted (D)"))
+                }
+                Scheduled::Normal | Scheduled::Ending => None,
+            }
+        });
+        self.live.evidence = odd.collect::<Vec<_>>().join(", ");
+    }
+
+    /// Size classes of the prompts it was promised, one bit each.
+    pub(crate) fn sizes_in_flight(&self) -> u64 {
+        let live = self.ledger.live.values();
+        live.fold(0, |classes, reservation| classes | SizeClass::of(reservation.prompt).bit())
     }
 
     /// Its own history of output lengths, over all ranks.

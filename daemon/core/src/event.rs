@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use crate::units::Mono;
+use crate::{units::Mono, verdict::Cause};
 
 /// Events kept; older ones are forgotten and counted.
 pub const EVENT_HISTORY: usize = 1024;
@@ -52,6 +52,8 @@ kinds! {
     EngineReady, "ENGINE_READY", Info;
     /// An engine shuts down as planned.
     EngineDraining, "ENGINE_DRAINING", Info;
+    /// An engine ended as planned: it was asked to stop, or exited without an error.
+    EngineStopped, "ENGINE_STOPPED", Info;
     /// An engine went to sleep.
     EngineAsleep, "ENGINE_ASLEEP", Info;
     /// An engine may be frozen.
@@ -60,7 +62,7 @@ kinds! {
     EngineStalled, "ENGINE_STALLED", Critical;
     /// An engine lives but its metrics cannot be read.
     EngineUnknown, "ENGINE_UNKNOWN", Warning;
-    /// An engine is dead.
+    /// An engine was lost; the cause and the message name process and author.
     EngineDown, "ENGINE_DOWN", Critical;
     /// An engine was started again.
     EngineRestarted, "ENGINE_RESTARTED", Warning;
@@ -70,18 +72,48 @@ kinds! {
     NvmlHung, "NVML_HUNG", Warning;
     /// A device can be read again.
     DeviceRecovered, "DEVICE_RECOVERED", Info;
-    /// The driver reported an error.
+    /// The driver reported an error that ends processes or takes the GPU out of use.
     Xid, "XID", Critical;
+    /// The driver reported an error that needs no action yet.
+    XidNotice, "XID_NOTICE", Warning;
     /// A double-bit memory error.
     EccUncorrected, "ECC_UNCORRECTED", Critical;
-    /// Processes that are no engine's take memory that an engine may need.
+    /// Processes that are no engine's take memory that an engine may need, or will soon at their pace.
     CoTenantGrowth, "CO_TENANT_GROWTH", Warning;
-    /// They gave it back.
+    /// They gave it back, or stopped growing.
     CoTenantReceded, "CO_TENANT_RECEDED", Info;
     /// More is asked of an engine than it can do: another one would help.
     ScaleUp, "SCALE_UP", Warning;
     /// It can do again what is asked.
     ScaleUpOver, "SCALE_UP_OVER", Info;
+    /// Less device memory is free than an engine has needed before, while others hold some.
+    DeviceMemoryLow, "DEVICE_MEMORY_LOW", Warning;
+    /// A CUDA allocation of an engine failed for want of memory.
+    AllocationFailed, "ALLOCATION_FAILED", Warning;
+    /// A CUDA allocation of an engine failed although memory is free; engines try again after such.
+    AllocationRefused, "ALLOCATION_REFUSED", Info;
+    /// At its present slope a KV cache will soon be full.
+    KvFilling, "KV_FILLING", Warning;
+    /// An engine preempts requests: fewer run and more wait than arrivals and ends explain.
+    PreemptionOnset, "PREEMPTION_ONSET", Warning;
+    /// Processes wait for host memory (pressure stall information), or it is swapped in.
+    MemoryPressure, "MEMORY_PRESSURE", Warning;
+    /// An engine's memory cgroup is near its limit.
+    CgroupNearLimit, "CGROUP_NEAR_LIMIT", Warning;
+    /// Shared memory that engines' processes exchange tensors through is nearly full.
+    SharedMemoryNearFull, "SHARED_MEMORY_NEAR_FULL", Warning;
+    /// An engine's process became a likelier choice of the OOM killer.
+    OomScoreRaised, "OOM_SCORE_RAISED", Warning;
+    /// The kernel's OOM killer killed a process that is no engine's.
+    OomKill, "OOM_KILL", Warning;
+    /// An engine's figures do not follow what it does.
+    MetricsStuck, "METRICS_STUCK", Warning;
+    /// What an earlier event warned of is over.
+    AlertOver, "ALERT_OVER", Info;
+    /// Prompts of a size that killed an engine twice are held back from it.
+    GuardSet, "GUARD_SET", Warning;
+    /// They are no longer held back.
+    GuardLifted, "GUARD_LIFTED", Info;
     /// A source stopped delivering.
     SourceFailed, "SOURCE_FAILED", Warning;
     /// A source delivers again.
@@ -103,6 +135,10 @@ pub struct Event {
     pub device: Option<Arc<str>>,
     /// One sentence with the evidence.
     pub message: String,
+    /// Of a lost engine: who ended it.
+    pub cause: Option<Cause>,
+    /// Cursor of the event that has told the same trouble already: this one is a consequence, no alert of its own.
+    pub caused_by: Option<u64>,
 }
 
 /// The bounded history.
@@ -113,7 +149,7 @@ pub struct History {
 }
 
 impl History {
-    /// Adds an event; forgets the oldest beyond [`EVENT_HISTORY`].
+    /// Adds an event; forgets the oldest beyond [`EVENT_HISTORY`]. Returns its cursor.
     pub fn push(
         &mut self,
         at: Mono,
@@ -121,13 +157,23 @@ impl History {
         engine: Option<&Arc<str>>,
         device: Option<&Arc<str>>,
         message: String,
-    ) {
+    ) -> u64 {
         self.newest = self.newest.saturating_add(1);
         if self.events.len() >= EVENT_HISTORY {
             self.events.pop_front();
         }
         let (engine, device) = (engine.cloned(), device.cloned());
-        self.events.push_back(Event { cursor: self.newest, at, kind, engine, device, message });
+        let (cause, caused_by) = (None, None);
+        let cursor = self.newest;
+        self.events.push_back(Event { cursor, at, kind, engine, device, message, cause, caused_by });
+        cursor
+    }
+
+    /// Says who ended the engine that the newest event tells of, and which event has told the same trouble already.
+    pub fn explain_newest(&mut self, cause: Option<Cause>, caused_by: Option<u64>) {
+        if let Some(event) = self.events.back_mut() {
+            (event.cause, event.caused_by) = (cause, caused_by);
+        }
     }
 
     /// Cursor of the newest event; 0 when there was none.

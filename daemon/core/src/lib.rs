@@ -3,19 +3,22 @@
 //! There is no I/O, no clock, no thread and no randomness here: time is an argument ([`units::Mono`]), so that every run
 //! can be replayed. [`node::Node`] is the door; the rest is what it consists of:
 //!
-//! - [`observation`], [`request`], [`settings`]: what comes in.
+//! - [`observation`] and [`host`], [`request`], [`settings`]: what comes in.
 //! - `need`: what one request may need. `ledger`: what was promised. `figures`: an engine's last reading. `pool`: one KV
 //!   cache, and what is learned from its readings: `rate`, `prefill` (the queue of prompts), `band` (how wrong we are),
 //!   `forecast` (the future of all requests together), which rests on `lengths` and `book` (how long outputs get).
 //! - `engine`: all of these for one engine. `matching`: which of our requests a reading shows. `showing`: what they hold.
 //!   `liveness`: is the engine alive. `device`: device memory and who has it.
-//! - `demand`: what is asked of an engine against what it can do. `decision`: the order of the checks. `admit`, `observe` and `show`: the node's three other sides.
+//! - `deaths` (whose process ended) and [`verdict`] (by whom), `guard` (what kept killing an engine), `xid`.
+//! - `demand`: what is asked of an engine against what it can do. `decision`: the order of the checks. `admit`, `observe`
+//!   and `show`: the node's three other sides.
 //! - [`event`], [`explain`], [`snapshot`]: what comes out besides the decisions.
 
 mod admit;
 mod affinity;
 mod band;
 pub mod book;
+mod deaths;
 mod decision;
 mod demand;
 mod device;
@@ -24,6 +27,8 @@ pub mod event;
 pub mod explain;
 mod figures;
 mod forecast;
+mod guard;
+pub mod host;
 mod idempotency;
 mod ledger;
 pub mod lengths;
@@ -44,3 +49,5 @@ pub mod snapshot;
 #[cfg(test)]
 mod testing;
 pub mod units;
+pub mod verdict;
+mod xid;

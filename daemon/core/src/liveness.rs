@@ -30,6 +30,8 @@ const UNREADABLE: Duration = Duration::from_secs(3);
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 /// A planned stop that has not ended the engine by then was called off.
 const LONGEST_DRAIN: Duration = Duration::from_mins(10);
+/// After the death of a process, figures of the others may still move for so long: outputs that were on their way.
+const AFTERGLOW: Duration = Duration::from_secs(5);
 /// Readings in a row that found requests lost in an idle engine before it is suspected.
 const LOST_BEFORE_SUSPECT: u32 = 3;
 
@@ -47,8 +49,10 @@ pub(crate) struct Liveness {
     was_busy: bool,
     /// When a good reading was last made.
     read_at: Option<Mono>,
-    /// A process that it cannot do without was seen to be dead: only a step shows otherwise.
-    dead: bool,
+    /// Since when a process that it cannot do without is dead: only a step shows otherwise.
+    dead: Option<Mono>,
+    /// What the scheduler says that explains a freeze; empty: nothing.
+    pub(crate) evidence: String,
     /// The one request let through to a suspect engine.
     probe: Option<(ReservationId, Mono)>,
     /// Probes that showed no step.
@@ -81,7 +85,8 @@ impl Liveness {
             longest_gap: Duration::ZERO,
             was_busy: false,
             read_at: None,
-            dead: false,
+            dead: None,
+            evidence: String::new(),
             probe: None,
             failed_probes: 0,
             lost: 0,
@@ -102,7 +107,7 @@ impl Liveness {
         if state == EngineState::Ready && matches!(self.state, EngineState::Starting | EngineState::Down) {
             self.load_time = Some(now.since(self.found_at));
         }
-        self.dead = false;
+        self.dead = None;
         if state != EngineState::Stalled {
             (self.probe, self.failed_probes) = (None, 0);
         }
@@ -122,6 +127,10 @@ impl Liveness {
         if self.state == EngineState::Draining && now.since(self.since) < LONGEST_DRAIN {
             return false;
         }
+        // What the others still hand out for a dead EngineCore are steps of before.
+        if self.dead.is_some_and(|dead| read.since(dead) < AFTERGLOW) {
+            return false;
+        }
         if pulse.asleep {
             return self.enter(now, EngineState::Asleep, "the engine reports sleep mode");
         }
@@ -136,7 +145,7 @@ impl Liveness {
             (self.moved_at, self.lost) = (Some(read), 0);
             return self.enter(now, EngineState::Ready, "answers and makes progress");
         }
-        if self.dead {
+        if self.dead.is_some() {
             return false;
         }
         self.lost = self.lost.saturating_add(u32::from(pulse.lost));
@@ -148,7 +157,7 @@ impl Liveness {
                 self.enter(
                     now,
                     EngineState::Suspect,
-                    format!("requests are due, but no step for {seconds:.1} s"),
+                    self.with_evidence(format!("requests are due, but no step for {seconds:.1} s")),
                 )
             }
             _ if self.lost >= LOST_BEFORE_SUSPECT => {
@@ -164,6 +173,11 @@ impl Liveness {
         }
     }
 
+    /// `why`, with what the scheduler says.
+    fn with_evidence(&self, why: String) -> String {
+        if self.evidence.is_empty() { why } else { format!("{why}: {}", self.evidence) }
+    }
+
     /// A probe that has had its time without a step has failed.
     fn judge_probe(&mut self, now: Mono) -> bool {
         let Some((_, sent)) = self.probe else { return false };
@@ -172,6 +186,7 @@ impl Liveness {
         }
         (self.probe, self.failed_probes) = (None, self.failed_probes.saturating_add(1));
         let why = format!("{}, and a request let through made no step", self.why);
+        let why = if self.why.contains(&self.evidence) { why } else { self.with_evidence(why) };
         self.state == EngineState::Suspect && self.enter(now, EngineState::Stalled, why)
     }
 
@@ -184,17 +199,10 @@ impl Liveness {
             && self.enter(now, EngineState::Unknown, format!("alive, but metrics are unreadable: {why}"))
     }
 
-    /// A process that it cannot do without is dead.
-    pub(crate) fn died(&mut self, now: Mono, why: String) -> bool {
-        let changed = self.enter(now, EngineState::Down, why);
-        self.dead = true;
-        changed
-    }
-
-    /// Nothing listens.
-    pub(crate) fn refused(&mut self, now: Mono) -> bool {
-        self.state != EngineState::Starting
-            && self.enter(now, EngineState::Down, "nothing listens at its address")
+    /// A process that it cannot do without is dead. Where `others_answer`, only a step after a while shows otherwise.
+    pub(crate) fn died(&mut self, now: Mono, why: String, others_answer: bool) {
+        self.enter(now, EngineState::Down, why);
+        self.dead = if others_answer { self.dead.or(Some(now)) } else { None };
     }
 
     /// Time passes.
@@ -346,7 +354,7 @@ mod tests {
     #[test]
     fn a_refused_connection_closes_and_the_next_reading_opens() {
         let mut live = frozen_at(0.3);
-        assert!(live.refused(at(1.0)));
+        assert!(live.enter(at(1.0), EngineState::Down, "nothing listens at its address"));
         assert_eq!(live.gate(at(1.0)), Gate::Closed(Reason::EngineDown, Some(Duration::from_millis(100))));
         assert!(live.pulse(at(9.0), at(9.0), Pulse { busy: false, ..STILL }));
         assert_eq!(live.load_time, Some(Duration::from_secs(8)));

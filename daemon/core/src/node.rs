@@ -207,6 +207,7 @@ impl Node {
             }
             self.tell_demand(now, index);
         }
+        self.look_at_deaths(now);
         self.sweep(now);
         self.foresee(now);
         self.book.refresh(CLASSES_PER_TICK);

@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::units::{Bytes, Span, Tokens};
+use crate::{
+    host::HostFact,
+    units::{Bytes, Span, Tokens},
+};
 
 /// Most data-parallel ranks that one engine's reading may have; more are not kept by sources.
 pub const MAX_RANKS: usize = 64;
@@ -52,6 +55,8 @@ pub enum Observation {
     },
     /// Something happened to a process.
     Process(Box<ProcessEvent>),
+    /// The host's memory or scheduler was looked at.
+    Host(HostFact),
     /// How a source fares.
     Source(SourceReport),
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{
     device::MAX_DEVICES,
     engine::Engine,
-    event::EventKind,
+    event::{EventKind, Severity},
     node::Node,
     observation::{
         DeviceEvent, EngineFacts, EngineReading, Observation, ProcessRole, ScrapeFailure, SourceHealth,
@@ -13,10 +13,13 @@ use crate::{
     },
     snapshot::{EngineState, Touched},
     units::{Bytes, Mono, Span},
+    xid,
 };
 
 /// Most engines kept; beyond it a dead one makes room.
 const MAX_ENGINES: usize = 64;
+/// Name of the source of device figures.
+const NVML: &str = "nvml";
 /// Most sources kept.
 const MAX_SOURCES: usize = 256;
 
@@ -43,9 +46,10 @@ impl Node {
                     self.look_at_device(now, &uuid);
                 }
             }
-            Observation::DeviceEvent { uuid, span, event } => self.device_event(&uuid, span, &event),
-            Observation::Process(_) => {}
-            Observation::Source(report) => self.source(report),
+            Observation::DeviceEvent { uuid, span, event } => self.device_event(now, &uuid, span, &event),
+            Observation::Process(event) => self.process_event(now, &event),
+            Observation::Host(fact) => self.host(now, &fact),
+            Observation::Source(report) => self.source(now, report),
         }
     }
 
@@ -59,11 +63,14 @@ impl Node {
             Some(index) => {
                 let Some(engine) = self.engines.get_mut(index) else { return };
                 let fate = fate(&engine.facts, &facts);
+                if !matches!(fate, Fate::Lives) {
+                    engine.inquest.former.clone_from(&engine.facts.processes);
+                }
                 engine.facts = facts;
                 match fate {
                     Fate::Lives => {}
                     Fate::Restarted => self.restarted(now, index),
-                    Fate::LostProcess(role) => self.died(now, index, role),
+                    Fate::LostProcess(role) => self.found_missing(now, index, role),
                 }
             }
         }
@@ -85,8 +92,9 @@ impl Node {
 
     /// The engine's processes are new ones: what it held is gone.
     fn restarted(&mut self, now: Mono, index: usize) {
+        self.close_case(now, index);
         let Some(engine) = self.engines.get_mut(index) else { return };
-        let lost = engine.ledger.live.len();
+        let (lost, down_event) = (engine.ledger.live.len(), engine.down_event.take());
         engine.begin_anew();
         engine.live.enter(now, EngineState::Starting, "started again; has not answered yet");
         let name = Arc::clone(&engine.facts.engine);
@@ -95,26 +103,16 @@ impl Node {
         }
         let message = format!("engine {name} was started again; {lost} reservations dropped");
         self.history.push(now, EventKind::EngineRestarted, Some(&name), None, message);
+        self.history.explain_newest(None, down_event);
         self.touch(index);
-    }
-
-    /// One of the processes that an engine cannot do without is dead. The others may go on answering for seconds with
-    /// figures that nobody renews.
-    fn died(&mut self, now: Mono, index: usize, role: ProcessRole) {
-        let Some(engine) = self.engines.get_mut(index) else { return };
-        engine.forget_all();
-        if engine.live.died(now, format!("its {} process is dead", role.as_str())) {
-            self.tell_state(now, index);
-        }
     }
 
     fn engine_gone(&mut self, now: Mono, engine: &str, evidence: String) {
         let Some(index) = self.index_of(engine) else { return };
-        let Some(engine) = self.engines.get_mut(index) else { return };
-        engine.forget_all();
-        if engine.live.enter(now, EngineState::Down, evidence) {
-            self.tell_state(now, index);
+        if let Some(engine) = self.engines.get_mut(index) {
+            engine.inquest.former.clone_from(&engine.facts.processes);
         }
+        self.found_gone(now, index, evidence);
     }
 
     fn reading(&mut self, now: Mono, engine: &str, reading: EngineReading) {
@@ -138,6 +136,7 @@ impl Node {
             self.history.push(now, EventKind::EngineRestarted, Some(&name), None, message);
         }
         if effect.state_changed {
+            self.close_case(now, index);
             self.tell_state(now, index);
         }
         self.foresee(now);
@@ -149,7 +148,13 @@ impl Node {
         let Some(engine) = self.engines.get_mut(index) else { return };
         let live = &mut engine.live;
         let changed = match failure {
-            ScrapeFailure::Refused => live.refused(now),
+            ScrapeFailure::Refused if matches!(live.state, EngineState::Starting | EngineState::Down) => {
+                false
+            }
+            ScrapeFailure::Refused => {
+                self.found_gone(now, index, "nothing listens at its address".into());
+                return;
+            }
             // A slow or broken scrape is not a dead engine: the age of the last reading says enough.
             ScrapeFailure::TimedOut | ScrapeFailure::Connection(_) => false,
             ScrapeFailure::Status(status) => live.unreadable(now, &format!("HTTP status {status}")),
@@ -221,9 +226,12 @@ impl Node {
         self.history.push(now, kind, None, Some(uuid), message);
     }
 
-    fn device_event(&mut self, uuid: &Arc<str>, span: Span, event: &DeviceEvent) {
+    fn device_event(&mut self, now: Mono, uuid: &Arc<str>, span: Span, event: &DeviceEvent) {
         let (kind, message) = match event {
-            DeviceEvent::Xid { code } => (EventKind::Xid, format!("device {uuid}: Xid {code}")),
+            DeviceEvent::Xid { code } => {
+                let class = xid::class(*code);
+                (class.event(), format!("device {uuid}: Xid {code}: {}", class.as_str()))
+            }
             DeviceEvent::EccUncorrected => {
                 (EventKind::EccUncorrected, format!("device {uuid}: uncorrected ECC error"))
             }
@@ -237,18 +245,26 @@ impl Node {
                 (EventKind::DeviceRecovered, format!("device {uuid} can be read again"))
             }
         };
-        if let Some(device) = self.device(uuid) {
-            match event {
-                DeviceEvent::Lost => device.trouble = Some("gone from the driver".into()),
-                DeviceEvent::Hung => device.trouble = Some("a driver call does not return".into()),
-                DeviceEvent::Recovered => device.trouble = None,
-                _ => {}
+        let cursor = self.history.push(span.not_after, kind, None, Some(uuid), message);
+        let Some(device) = self.device(uuid) else { return };
+        match event {
+            DeviceEvent::Lost => device.trouble = Some("gone from the driver".into()),
+            DeviceEvent::Hung => device.trouble = Some("a driver call does not return".into()),
+            DeviceEvent::Recovered => device.trouble = None,
+            _ => {}
+        }
+        if kind.severity() > Severity::Info {
+            let first = device.first_trouble(now, cursor);
+            self.history.explain_newest(None, first);
+        }
+        if let DeviceEvent::Xid { code } = event {
+            for engine in self.engines.iter_mut().filter(|engine| engine.devices.contains(uuid)) {
+                engine.inquest.xid(span.not_before, *code, Arc::clone(uuid), cursor);
             }
         }
-        self.history.push(span.not_after, kind, None, Some(uuid), message);
     }
 
-    fn source(&mut self, report: SourceReport) {
+    fn source(&mut self, now: Mono, report: SourceReport) {
         if self.sources.len() >= MAX_SOURCES && !self.sources.contains_key(&report.source) {
             return;
         }
@@ -257,12 +273,27 @@ impl Node {
         let before = self.sources.get(&report.source).is_some_and(|before| failed(before.health));
         let (name, now_failed) = (Arc::clone(&report.source), failed(report.health));
         let message = format!("source {name}: {}", report.detail);
-        self.sources.insert(name, report);
+        self.sources.insert(Arc::clone(&name), report);
         match (before, now_failed) {
-            (false, true) => self.history.push(at, EventKind::SourceFailed, None, None, message),
-            (true, false) => self.history.push(at, EventKind::SourceRecovered, None, None, message),
+            (false, true) if self.explained(&name) => {}
+            (false, true) => {
+                self.history.push(at, EventKind::SourceFailed, None, None, message);
+                let troubles = self.devices.values().filter_map(|device| device.recent_trouble(now));
+                let first = (&*name == NVML).then(|| troubles.min()).flatten();
+                self.history.explain_newest(None, first);
+            }
+            (true, false) => {
+                self.history.push(at, EventKind::SourceRecovered, None, None, message);
+            }
             _ => {}
         }
+    }
+
+    /// Whether a source cannot but fail, for its engine is down or about to be: that is told already.
+    fn explained(&self, source: &str) -> bool {
+        let engine = source.strip_prefix("metrics/").and_then(|engine| self.index_of(engine));
+        let state = engine.and_then(|index| self.engines.get(index)).map(|engine| engine.live.state);
+        matches!(state, Some(EngineState::Down | EngineState::Starting | EngineState::Draining))
     }
 }
 

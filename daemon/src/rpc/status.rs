@@ -238,6 +238,8 @@ pub(super) fn event(from: &Event, clocks: Clocks) -> v1::Event {
         engine: from.engine.as_ref().map(|engine| engine.as_ref().into()),
         device: from.device.as_ref().map(|device| device.as_ref().into()),
         message: from.message.clone(),
+        cause: from.cause.map(|cause| cause.as_str().into()),
+        caused_by: from.caused_by,
     }
 }
 
