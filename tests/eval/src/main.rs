@@ -2,7 +2,7 @@
 //!
 //! `time`, `random`: the ground. `trace`: what arrives. `engine`: what serves it and what it exposes. `world`: the truth.
 //! `policy`: who is let in. `cells`: the situations. `run`: one rule in one situation. `measure`, `estimation`,
-//! `hindsight`: its figures. `report`: tables and plots.
+//! `hindsight`: its figures. `report`: tables and plots. `vllm`: the engine model beside a real one.
 
 mod cells;
 mod engine;
@@ -17,9 +17,10 @@ mod run;
 mod schedule;
 mod time;
 mod trace;
+mod vllm;
 mod world;
 
-use std::path::PathBuf;
+use std::{net::SocketAddr, path::PathBuf};
 
 use anyhow::{Result, bail};
 use clap::{Parser, ValueEnum};
@@ -55,6 +56,9 @@ struct Args {
     /// Threads; all cores by default.
     #[arg(long)]
     threads: Option<usize>,
+    /// Instead: compares the engine model with the real, idle vLLM at this address, step by step.
+    #[arg(long, value_name = "HOST:PORT")]
+    check_vllm: Option<SocketAddr>,
     /// Tables and plots go here.
     #[arg(long, default_value = "target/eval")]
     out: PathBuf,
@@ -116,6 +120,9 @@ impl Args {
 
 fn main() -> Result<()> {
     let args = Args::parse();
+    if let Some(address) = args.check_vllm {
+        return vllm::check(address, &args.out);
+    }
     let (cells, candidates) = (args.cells(), args.candidates()?);
     if cells.is_empty() {
         bail!("--only: no situation's name contains {:?}", args.only.unwrap_or_default());

@@ -2,13 +2,16 @@
 
 use crate::{
     cells::Cell,
-    estimation::{Estimation, Look, quantile},
-    hindsight::{self, Course, Verdict},
+    engine::RequestId,
+    estimation::{Estimation, quantile},
     policy::Candidate,
-    request::{Denial, Fate, Phase, Request},
+    request::{Fate, Phase, Request},
+    run::Played,
     time::seconds,
-    world::World,
 };
+
+/// Use below which no denial for want of room is right, share of the pool.
+const AMPLE: f64 = 0.7;
 
 /// Figures of one run. Shares are 0 to 1.
 #[derive(Clone, Debug)]
@@ -48,12 +51,10 @@ impl Measured {
     pub(crate) fn of(
         cell: &Cell,
         candidate: &Candidate,
-        world: &World,
-        course: Course,
-        looks: &[Look],
-        used_time: f64,
-        phantoms: Option<usize>,
+        played: &Played,
+        falsely_denied: &[RequestId],
     ) -> Self {
+        let Played { world, looks, used_time, held } = played;
         let all = || world.requests.iter().zip(&world.fates);
         let asked: Vec<_> = all().filter(|(request, _)| !request.bypass).collect();
         let entered = |fate: &Fate| !matches!(fate.phase, Phase::Denied | Phase::Coming);
@@ -68,10 +69,8 @@ impl Measured {
         let preempted = |pairs: &[(&Request, &Fate)]| {
             share(pairs.iter().filter(|(_, fate)| fate.preempted).count(), pairs.len())
         };
-        let verdicts = hindsight::judge(world, course);
-        let of_verdicts = |which: &dyn Fn(&(Verdict, Denial)) -> bool| {
-            of_asked(verdicts.iter().filter(|verdict| which(verdict)).count())
-        };
+        let with_room =
+            |id: &&RequestId| world.fates[**id as usize].denial.is_some_and(|denial| denial.usage < AMPLE);
         let retried = count(&|fate| fate.retried);
         let length = seconds(cell.length);
         Self {
@@ -83,15 +82,17 @@ impl Measured {
             ttft_p50: quantile(&ttft, 0.5),
             ttft_p99: quantile(&ttft, 0.99),
             denied: of_asked(count(&|fate| fate.phase == Phase::Denied)),
-            falsely_denied: of_verdicts(&|(verdict, _)| verdict.falsely),
-            falsely_denied_with_room: of_verdicts(&|(verdict, _)| verdict.with_room),
-            denied_against_ceiling: of_verdicts(&|(_, denial)| denial.fits),
+            falsely_denied: of_asked(falsely_denied.len()),
+            falsely_denied_with_room: of_asked(falsely_denied.iter().filter(with_room).count()),
+            denied_against_ceiling: of_asked(count(&|fate| {
+                fate.phase == Phase::Denied && fate.denial.is_some_and(|denial| denial.fits)
+            })),
             missed: of_asked(admitted.iter().filter(|(_, fate)| missed(fate)).count()),
             utilisation: used_time / (world.setup.blocks as f64 * cell.length as f64),
             asked: asked.len(),
             retry_admitted: (retried > 0)
                 .then(|| share(count(&|fate| fate.retried && entered(fate)), retried)),
-            phantoms,
+            phantoms: *held,
             estimation: (!looks.is_empty()).then(|| Estimation::of(looks, world.setup.blocks)),
         }
     }

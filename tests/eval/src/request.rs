@@ -67,8 +67,6 @@ pub(crate) struct Fate {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Denial {
     pub(crate) at: Nanos,
-    /// Time to first token that it would have seen.
-    pub(crate) ttft: Nanos,
     /// Whether the clairvoyant rule would have let it in.
     pub(crate) fits: bool,
     /// Share of the pool in use.

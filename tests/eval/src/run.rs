@@ -23,11 +23,11 @@ use crate::{
     cells::Cell,
     engine::{AisimEngine, EngineModel, Event, Exposition, Output, RequestId, Step, Submission},
     estimation::{Look, raw_gauge},
-    hindsight::Course,
+    hindsight,
     measure::Measured,
     policy::{Answer, Ask, Candidate, End, Policy, Stream, Streams, mono},
     random::{Random, hash},
-    request::Phase,
+    request::{Phase, Request},
     time::{MILLISECOND, Nanos, SECOND, nanos, seconds},
     world::World,
 };
@@ -113,47 +113,68 @@ struct Run {
     retry: bool,
     looks: Vec<Look>,
     gauge: Option<u64>,
-    course: Course,
     /// Blocks × nanoseconds in use while requests arrived, and until when that is summed up.
     used_time: (f64, Nanos),
 }
 
+/// What is left of a run when it is over.
+pub(crate) struct Played {
+    pub(crate) world: World,
+    pub(crate) looks: Vec<Look>,
+    /// Blocks × nanoseconds in use while requests arrived.
+    pub(crate) used_time: f64,
+    /// Reservations that the rule still holds.
+    pub(crate) held: Option<usize>,
+}
+
 /// Runs `candidate` in `cell`.
 pub(crate) fn run(cell: &Cell, candidate: &Candidate) -> Result<Measured> {
-    let setup = cell.setup();
-    let requests = cell.requests()?;
-    let mut policy = candidate.build(Duration::from_nanos(cell.interval));
-    let exposition = Exposition::new(&setup);
-    policy.started(0, &setup, exposition.reading());
-    let mut run = Run {
-        at: 0,
-        end: SECOND + cell.length,
-        engine: AisimEngine::new(&setup)?,
-        exposition,
-        interval: policy.interval().unwrap_or(cell.interval),
-        policy,
-        streams: Streams::new(),
-        step: None,
-        life: 0,
-        idle_readings: 0,
-        queue: BinaryHeap::new(),
-        happenings: HashMap::new(),
-        next: 0,
-        scraping: Random::new(cell.seed, 3),
-        looking: Random::new(cell.seed, 4),
-        seed: cell.seed,
-        retry: cell.retry,
-        looks: Vec::new(),
-        gauge: None,
-        course: Course::default(),
-        used_time: (0.0, SECOND),
-        world: World::new(setup, requests),
-    };
-    if let Some(at) = cell.restart {
-        run.plan(SECOND + at, Next::Restart);
-    }
+    let policy = candidate.build(Duration::from_nanos(cell.interval));
+    let played = play(cell, cell.requests()?, policy)?;
+    let falsely_denied = hindsight::falsely_denied(cell, &played.world)?;
+    Ok(Measured::of(cell, candidate, &played, &falsely_denied))
+}
+
+/// Lets `policy` decide in `cell`.
+pub(crate) fn play(cell: &Cell, requests: Vec<Request>, policy: Box<dyn Policy>) -> Result<Played> {
+    let mut run = Run::new(cell, requests, policy)?;
     run.play();
-    Ok(Measured::of(cell, candidate, &run.world, run.course, &run.looks, run.used_time.0, run.policy.held()))
+    Ok(Played { held: run.policy.held(), world: run.world, looks: run.looks, used_time: run.used_time.0 })
+}
+
+impl Run {
+    fn new(cell: &Cell, requests: Vec<Request>, mut policy: Box<dyn Policy>) -> Result<Self> {
+        let setup = cell.setup();
+        let exposition = Exposition::new(&setup);
+        policy.started(0, &setup, exposition.reading());
+        let mut run = Self {
+            at: 0,
+            end: SECOND + cell.length,
+            world: World::new(setup, requests),
+            engine: AisimEngine::new(&setup)?,
+            exposition,
+            interval: policy.interval().unwrap_or(cell.interval),
+            policy,
+            streams: Streams::new(),
+            step: None,
+            life: 0,
+            idle_readings: 0,
+            queue: BinaryHeap::new(),
+            happenings: HashMap::new(),
+            next: 0,
+            scraping: Random::new(cell.seed, 3),
+            looking: Random::new(cell.seed, 4),
+            seed: cell.seed,
+            retry: cell.retry,
+            looks: Vec::new(),
+            gauge: None,
+            used_time: (0.0, SECOND),
+        };
+        if let Some(at) = cell.restart {
+            run.plan(SECOND + at, Next::Restart);
+        }
+        Ok(run)
+    }
 }
 
 impl Run {
@@ -303,7 +324,6 @@ impl Run {
         self.world.partial += step.prompt_tokens;
         self.world.step_time = smoothed(self.world.step_time, step.duration);
         self.world.step_end = self.at + step.duration;
-        self.course.stepped(self.at, self.world.step_end, self.world.used);
         self.plan(self.world.step_end, Next::StepEnd(self.life));
         self.step = Some((self.at, step));
     }

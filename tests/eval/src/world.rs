@@ -12,8 +12,6 @@ use crate::{
 
 /// Share of the objective within which a predicted first token counts as in time: the prediction is not exact.
 const TTFT_SHARE: f64 = 0.9;
-/// How far ahead traffic that asks nobody is foreseen.
-const FORESIGHT: Nanos = 30 * SECOND;
 /// A document's block is taken to be in the prefix cache for so long after its last use.
 const CACHED_FOR: Nanos = 60 * SECOND;
 
@@ -50,7 +48,9 @@ struct Course {
 
 impl World {
     pub(crate) fn new(setup: EngineSetup, requests: Vec<Request>) -> Self {
-        let bypass = requests.iter().filter(|request| request.bypass).map(|request| request.id).collect();
+        let mut bypass: Vec<_> =
+            requests.iter().filter(|request| request.bypass).map(|request| request.id).collect();
+        bypass.sort_by_key(|id| requests[*id as usize].at);
         Self {
             setup,
             fates: vec![Fate::default(); requests.len()],
@@ -107,23 +107,24 @@ impl World {
     /// Whether `request`, let in now, would meet its objectives and harm nobody: by true lengths the pool never
     /// overflows until all that is known has ended, and its first token comes in time.
     pub(crate) fn fits(&self, at: Nanos, request: &Request) -> bool {
-        in_time(self.ttft(at, request)) && self.peak(at, request) <= self.setup.blocks
+        let ttft = self.ttft(at, request);
+        in_time(ttft) && !self.delays_others(at, ttft) && self.peak(at, request) <= self.setup.blocks
     }
 
     /// How things stand as `request` is denied.
     pub(crate) fn denial(&self, at: Nanos, request: &Request) -> Denial {
-        let (ttft, fits) = (self.ttft(at, request), self.fits(at, request));
-        Denial { at, ttft, fits, usage: self.used as f64 / self.setup.blocks as f64 }
+        Denial { at, fits: self.fits(at, request), usage: self.used as f64 / self.setup.blocks as f64 }
     }
 
-    /// Most blocks in use from now until all that is known has ended.
+    /// Most blocks in use until `request`, let in now, has ended: afterwards all is as it would be without it.
     fn peak(&self, at: Nanos, request: &Request) -> u64 {
         let mut courses: Vec<_> = self.live.iter().map(|id| self.course(*id)).collect();
         let shared = self.shared();
+        self.foresee(at, request, &mut courses);
         courses.push(Course { start: 0, held: request.prompt, remaining: request.length });
-        self.foresee(at, &mut courses);
         let ends = courses.iter().map(|course| course.start + course.remaining);
-        let peak = ends.map(|end| self.held_at(&courses, end)).max().unwrap_or(0);
+        let within = ends.filter(|end| *end <= request.length);
+        let peak = within.map(|end| self.held_at(&courses, end)).max().unwrap_or(0);
         peak.saturating_sub(shared)
     }
 
@@ -149,21 +150,43 @@ impl World {
         Course { start: 0, held: request.prompt + fate.generated, remaining }
     }
 
-    /// Adds what will come without asking.
-    fn foresee(&self, at: Nanos, courses: &mut Vec<Course>) {
-        let next = self.bypass.partition_point(|id| self.requests[*id as usize].at <= at);
-        for id in &self.bypass[next..] {
-            let request = &self.requests[*id as usize];
-            let ahead = request.at - at;
-            if ahead > FORESIGHT {
+    /// Adds what will come without asking while `request` lives.
+    fn foresee(&self, at: Nanos, request: &Request, courses: &mut Vec<Course>) {
+        for coming in self.coming(at) {
+            let start = (coming.at - at) / self.step_time.max(1);
+            if start >= request.length {
                 break;
             }
-            courses.push(Course {
-                start: ahead / self.step_time.max(1),
-                held: request.prompt,
-                remaining: request.length,
-            });
+            courses.push(Course { start, held: coming.prompt, remaining: coming.length });
         }
+    }
+
+    /// What will come without asking, in the order in which it will.
+    fn coming(&self, at: Nanos) -> impl Iterator<Item = &Request> {
+        let next = self.bypass.partition_point(|id| self.request(*id).at <= at);
+        self.bypass[next..].iter().map(|id| self.request(*id))
+    }
+
+    /// Whether the prefill of `request`, which takes until `ttft` from now, would make the first token of one that comes
+    /// without asking too late.
+    fn delays_others(&self, at: Nanos, ttft: Nanos) -> bool {
+        let (_, _, decoding, context) = self.backlog();
+        let per_step = self.setup.max_num_batched_tokens.saturating_sub(decoding).max(1);
+        let per_token = self.decode_milliseconds(decoding, context) / per_step as f64;
+        let mut free = at + ttft;
+        for coming in self.coming(at) {
+            if coming.at >= free {
+                return false;
+            }
+            let prompt = coming.prompt as f64;
+            let cost = &self.setup.cost;
+            let work = prompt * (per_token + cost.per_prefill_token + cost.per_prefill_pair * prompt / 2.0);
+            free += nanos(work / 1e3);
+            if !in_time(free - coming.at) && in_time(free - coming.at - ttft.min(free - coming.at)) {
+                return true;
+            }
+        }
+        false
     }
 
     /// Prompt tokens that wait for their prefill, the quadratic part of their cost, and sequences that decode.
@@ -200,6 +223,12 @@ impl World {
         self.step_end.saturating_sub(at) + nanos(milliseconds / 1e3) + self.wait_for_a_seat(decode)
     }
 
+    /// What a step takes for all that decodes.
+    fn decode_milliseconds(&self, decoding: u64, context: u64) -> f64 {
+        let cost = &self.setup.cost;
+        cost.base + cost.per_sequence * (decoding + 1) as f64 + cost.per_context_token * context as f64
+    }
+
     /// Time until the batch has a place, if all are taken.
     fn wait_for_a_seat(&self, step_milliseconds: f64) -> Nanos {
         let over = (self.live.len() as u64 + 1).saturating_sub(self.setup.max_num_seqs) as usize;
@@ -213,6 +242,6 @@ impl World {
 }
 
 /// Whether a predicted time to first token counts as in time.
-pub(crate) fn in_time(ttft: Nanos) -> bool {
+fn in_time(ttft: Nanos) -> bool {
     ttft as f64 <= TTFT_OBJECTIVE as f64 * TTFT_SHARE
 }

@@ -82,6 +82,11 @@ pub(crate) struct Estimate {
     pub(crate) high: u64,
 }
 
+/// The clairvoyant rule.
+pub(crate) fn clairvoyant() -> Box<dyn Policy> {
+    Box::new(gauge::Clairvoyant)
+}
+
 /// A rule of admission. Only `decide` must be there; the rest is what a rule may listen to.
 pub(crate) trait Policy {
     /// Answers a request.

@@ -9,6 +9,8 @@ use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result};
 
+pub(crate) use plot::plot_beside;
+
 use crate::schedule::Outcome;
 
 /// Writes everything into `folder` and prints the tables.

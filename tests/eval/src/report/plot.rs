@@ -168,3 +168,21 @@ fn rows(figure: &Figure, outcomes: &[Outcome]) -> Vec<(String, Vec<f64>)> {
     }
     rows
 }
+
+/// Draws a real engine's use of the pool beside the model's, in percent by step.
+pub(crate) fn plot_beside(path: &Path, real: &[(f64, f64)], model: &[(f64, f64)]) -> Result<()> {
+    let root = SVGBackend::new(path, (WIDTH, 420)).into_drawing_area();
+    root.fill(&WHITE)?;
+    let last = real.last().map_or(1.0, |point| point.0);
+    let mut chart = ChartBuilder::on(&root)
+        .caption("Blocks in use, % of the pool, by step: vLLM on a CPU and the model", ("sans-serif", 18))
+        .margin(12)
+        .x_label_area_size(28)
+        .y_label_area_size(40)
+        .build_cartesian_2d(0.0..last, 0.0..100.0)?;
+    chart.configure_mesh().light_line_style(WHITE).draw()?;
+    chart.draw_series(LineSeries::new(real.iter().copied(), OTHER.stroke_width(3)))?;
+    chart.draw_series(LineSeries::new(model.iter().copied(), OWN.stroke_width(1)))?;
+    root.present()?;
+    Ok(())
+}
