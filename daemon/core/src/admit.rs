@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     book::ClassKey,
+    cost::Work,
     decision::{self, Grounds, Weighed},
     engine::Engine,
     explain::Record,
@@ -65,12 +66,16 @@ impl Node {
             Some(serves) => serves,
             None => !certain,
         };
-        let home = request.session_key.and_then(|key| self.affinity.engine(key));
+        let known = request.session_key.map(|key| self.affinity.engine(key));
+        let home = known.flatten().map(|(engine, _)| engine);
         let candidates =
             self.engines.iter().enumerate().filter(|(_, engine)| named(engine) && serves(engine));
         let class = ClassKey::of(request);
-        let grounds = Grounds { now, settings: &self.settings, book: &self.book, class };
         let weighed = candidates.map(|(index, engine)| {
+            // A session that is new here, or was elsewhere, has nothing cached but what all share.
+            let here = known.map(|known| known.filter(|(home, _)| *home == index));
+            let cached = here.map(|here| here.map_or(Tokens::ZERO, |(_, prompt)| prompt));
+            let grounds = Grounds { now, settings: &self.settings, book: &self.book, class, cached };
             let mut weighed = decision::weigh(engine, request, &grounds);
             engine.hold_back(request, &self.settings, &mut weighed);
             (index, weighed)
@@ -103,7 +108,9 @@ impl Node {
             most: need.most,
             class: ClassKey::of(request),
             footprint: weighed.footprint.clone(),
-            prefill: engine.begin_prefill(weighed.rank, now, need.prompt),
+            uncached: weighed.uncached,
+            passed: false,
+            prefill: engine.begin_prefill(weighed.rank, now, Work::of(need.prompt, weighed.uncached)),
             generated: Tokens::ZERO,
             generated_at: now,
             seen_at: None,
@@ -119,7 +126,7 @@ impl Node {
             engine.live.probing(now, id);
         }
         if let Some(key) = request.session_key {
-            self.affinity.note(key, index);
+            self.affinity.note(key, index, need.prompt);
         }
         if let Some(request_id) = request.request_id {
             self.request_ids.note(request, request_id, id);

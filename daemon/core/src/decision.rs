@@ -4,6 +4,7 @@ use std::{cmp::Reverse, time::Duration};
 
 use crate::{
     book::{Book, ClassKey},
+    cost::Work,
     engine::Engine,
     explain::{Peak, Terms},
     forecast::{Footprint, Outlook, sigmas},
@@ -34,6 +35,8 @@ pub(crate) struct Weighed {
     pub(crate) left: Blocks,
     /// What it adds to the forecast of its pool.
     pub(crate) footprint: Footprint,
+    /// Prompt tokens that are to be computed.
+    pub(crate) uncached: Tokens,
     /// When its first token is expected, from now; `None`: not known.
     pub(crate) ttft: Option<Duration>,
 }
@@ -46,6 +49,8 @@ pub(crate) struct Grounds<'a> {
     pub(crate) book: &'a Book,
     /// Class of the request.
     pub(crate) class: ClassKey,
+    /// Prompt tokens of its session that the engine it was last sent to has computed before.
+    pub(crate) cached: Option<Tokens>,
 }
 
 impl Weighed {
@@ -60,6 +65,7 @@ impl Weighed {
             rank: None,
             left: Blocks::ZERO,
             footprint: Footprint::default(),
+            uncached: Tokens::ZERO,
             ttft: None,
         }
     }
@@ -85,7 +91,7 @@ impl Weighed {
 
 /// Weighs `request` against `engine`.
 pub(crate) fn weigh(engine: &Engine, request: &Request<'_>, grounds: &Grounds<'_>) -> Weighed {
-    let Grounds { now, settings, book, class } = *grounds;
+    let Grounds { now, settings, book, class, cached } = *grounds;
     let survival = book.survival(&engine.model(), class);
     let unlimited = match settings.risk.of(request.class) {
         risk if risk > 0.0 => survival.exceeded_by(UNLIMITED_RISK),
@@ -97,6 +103,9 @@ pub(crate) fn weigh(engine: &Engine, request: &Request<'_>, grounds: &Grounds<'_
         Err(Misfit::Limit { .. }) => return Weighed::deny(Reason::MaxTokensOverLimit, None),
     };
     let mut weighed = place(engine, &need, request, survival, grounds);
+    if let Some(pool) = engine.pools.get(weighed.rank.unwrap_or(0)) {
+        weighed.uncached = pool.uncached(need.prompt, cached);
+    }
     match engine.live.gate(now) {
         Gate::Closed(reason, wait) => (weighed.denied, weighed.retry_after) = (Some(reason), wait),
         Gate::Probe => (weighed.denied, weighed.probe) = (None, true),
@@ -172,7 +181,7 @@ fn fit(
     let Some(limit) = terms.limit else {
         return Some(Fit { terms, excess: Blocks::ZERO, left: Blocks::ZERO });
     };
-    let other = pool.other(|| survival.mean_left(0.0, real(need.most.0)));
+    let other = pool.other(grounds.now, || survival.mean_left(0.0, real(need.most.0)));
     // Bypass traffic that is below its mean will be back.
     let returning = Blocks(count_up(other.mean - other.now));
     let worst = Fit {
@@ -194,18 +203,19 @@ fn fit(
 /// Denies what cannot meet its caller's objectives.
 fn in_time(engine: &Engine, request: &Request<'_>, now: Mono, weighed: &mut Weighed) {
     let Some(pool) = engine.pools.get(weighed.rank.unwrap_or(0)) else { return };
-    let prompt = weighed.need.map_or(Tokens::ZERO, |need| need.prompt);
     let rate = pool.token_rate.get().filter(|rate| *rate > 0.0);
     let step = rate.and_then(|rate| Duration::try_from_secs_f64(1.0 / rate).ok());
-    weighed.ttft = pool.prefill.time_for(now, prompt).map(|time| time + step.unwrap_or_default());
-    // An empty queue cannot get any emptier: the prediction rests on a rate measured under load.
-    let alone = pool.prefill.queued(now) == Tokens::ZERO;
+    let prompt = weighed.need.map_or(Tokens::ZERO, |need| need.prompt);
+    let work = Work::of(prompt, weighed.uncached);
+    weighed.ttft = pool.prefill.time_for(now, work).map(|time| time + step.unwrap_or_default());
     if let (Some(ttft), Some(objective)) = (weighed.ttft, request.ttft_objective)
-        && ttft > objective
-        && !alone
+        && ttft > objective.mul_f64(TTFT_SHARE)
     {
         weighed.denied = Some(Reason::Ttft);
-        weighed.retry_after = Some((ttft.saturating_sub(objective)).max(SHORTEST_RETRY));
+        // Where nothing is queued, waiting does not help.
+        let alone = pool.prefill.empty(now);
+        let wait = ttft.saturating_sub(objective.mul_f64(TTFT_SHARE));
+        weighed.retry_after = (!alone).then(|| wait.clamp(SHORTEST_RETRY, LONGEST_RETRY));
     } else if let (Some(step), Some(objective)) = (step, request.pace_objective)
         && step > objective
         && !pool.idle(now)
@@ -226,6 +236,8 @@ fn first_end(engine: &Engine, now: Mono) -> Option<Duration> {
 
 /// A request without max_tokens is longer than what room is kept for in the worst case with this probability.
 const UNLIMITED_RISK: f64 = 0.01;
+/// Share of a caller's objective that the predicted first token may take: predictions are no better than that.
+const TTFT_SHARE: f64 = 0.8;
 /// Output tokens after which bypass traffic is taken to have been replaced, where no request tells.
 const HEADROOM_LIFE: f64 = 256.0;
 /// No caller is told to come back later: beyond it nothing can be foreseen.
@@ -260,7 +272,7 @@ pub(crate) fn headroom(engine: &Engine, now: Mono, settings: &Settings, class: C
         let tightest = if sigmas.is_infinite() {
             Blocks::ZERO
         } else {
-            let other = pool.other(|| HEADROOM_LIFE);
+            let other = pool.other(now, || HEADROOM_LIFE);
             let tightest = engine.ledger.forecast(index).tightest(None, pool.weight(), &other, sigmas);
             limit.saturating_sub(Blocks(count_up(tightest.mean + tightest.spread)))
         };

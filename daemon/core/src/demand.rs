@@ -163,7 +163,7 @@ impl Engine {
         let limits = self.pools.iter().map(|pool| pool.limit(settings));
         let limit = limits.sum::<Option<Blocks>>().filter(|limit| *limit > Blocks::ZERO)?;
         let weight = mean(self.pools.iter().map(crate::pool::Pool::weight))?;
-        let bypass: f64 = self.pools.iter().map(|pool| pool.other(|| 1.0).mean).sum();
+        let bypass: f64 = self.pools.iter().map(|pool| pool.other(now, || 1.0).mean).sum();
         let asked = weight * self.asked.occupancy.get(now) / rate.max(f64::MIN_POSITIVE);
         Some((asked + bypass) / real(limit.0)).filter(|ratio| ratio.is_finite())
     }

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, ops::Bound, sync::Arc, time::Duration};
 
 use crate::{
+    cost::Work,
     demand::Asked,
     figures::{Change, Figures},
     guard::SizeClass,
@@ -174,9 +175,8 @@ impl Engine {
         let Some(pool) = self.pools.get_mut(reservation.rank.unwrap_or(0)) else { return };
         pool.drain.release(at, reservation.held(at, pool.token_rate.get(), pool.block_size));
         pool.promised_drain.release(at, reservation.total);
-        let computing = at < reservation.prefill.1 && reservation.generated == Tokens::ZERO;
-        if computing || outcome == Outcome::NotSent {
-            pool.prefill.withdraw(reservation.prompt);
+        if outcome == Outcome::NotSent && reservation.seen_at.is_none() {
+            pool.prefill.withdraw(Work::of(reservation.prompt, reservation.uncached));
         }
     }
 
@@ -212,11 +212,11 @@ impl Engine {
     }
 
     /// A prompt joins the queue of `rank`: when it will be computed.
-    pub(crate) fn begin_prefill(&mut self, rank: Option<usize>, now: Mono, prompt: Tokens) -> (Mono, Mono) {
+    pub(crate) fn begin_prefill(&mut self, rank: Option<usize>, now: Mono, work: Work) -> (Mono, Mono) {
         let Some(pool) = self.pools.get_mut(rank.unwrap_or(0)) else { return (now, now) };
-        let wait = |prompt| pool.prefill.time_for(now, prompt).unwrap_or_default();
-        let times = (now + wait(Tokens::ZERO), now + wait(prompt));
-        pool.prefill.add(prompt);
+        let wait = |work| pool.prefill.time_for(now, work).unwrap_or_default();
+        let times = (now + wait(Work::default()), now + wait(work));
+        pool.prefill.add(work);
         times
     }
 

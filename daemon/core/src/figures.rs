@@ -50,11 +50,17 @@ pub(crate) struct Change {
     pub(crate) token_rate: Option<f64>,
     /// Prompt tokens of requests that passed prefill.
     pub(crate) prompt_tokens: u64,
+    /// Prompt tokens of the engine's whole life, and its own time in prefill, where it tells anew.
+    pub(crate) prefill: Option<(f64, f64)>,
+    /// Share of the tokens looked up in the prefix cache that were found there.
+    pub(crate) cached_share: Option<f64>,
 }
 
 impl Change {
     pub(crate) fn between(before: Option<&Figures>, span: Span, now: &RankReading) -> Self {
-        let Some(before) = before else { return Self { moved: true, ..Self::default() } };
+        let Some(before) = before else {
+            return Self { moved: true, prefill: prefill(None, now), ..Self::default() };
+        };
         let old = &before.raw;
         let elapsed = span.not_before.since(before.span.not_before);
         let fell = |old: Option<u64>, new: Option<u64>| old.zip(new).is_some_and(|(old, new)| new < old);
@@ -74,6 +80,8 @@ impl Change {
             restarted,
             token_rate: token_rate(old, now, elapsed),
             prompt_tokens: passed.unwrap_or(0),
+            prefill: prefill(Some(old), now),
+            cached_share: cached_share(old, now),
         }
     }
 }
@@ -82,6 +90,18 @@ fn arrivals(before: &Figures, now: &RankReading) -> Option<u64> {
     let in_engine = now.running?.saturating_add(now.waiting?);
     let finished = now.finished?.saturating_sub(before.raw.finished?);
     Some(in_engine.saturating_add(finished).saturating_sub(before.in_engine()?))
+}
+
+/// Histograms are read more rarely than counters, so that only their whole sums go together.
+fn prefill(old: Option<&RankReading>, now: &RankReading) -> Option<(f64, f64)> {
+    let time = now.prefill_time.filter(|time| old.and_then(|old| old.prefill_time) != Some(*time))?;
+    Some((real(now.prompt_tokens?), time.sum))
+}
+
+fn cached_share(old: &RankReading, now: &RankReading) -> Option<f64> {
+    let queries = now.prefix_queries?.checked_sub(old.prefix_queries?)?;
+    let hits = now.prefix_hits?.checked_sub(old.prefix_hits?)?;
+    (queries > 0).then(|| (real(hits) / real(queries)).min(1.0))
 }
 
 /// Tokens generated in `elapsed`, per request that ran at both its ends.

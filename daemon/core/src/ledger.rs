@@ -31,6 +31,10 @@ pub(crate) struct Reservation {
     /// Class by which its output length is foreseen, and the forecast of it.
     pub(crate) class: ClassKey,
     pub(crate) footprint: Footprint,
+    /// Prompt tokens that are to be computed: those that the prefix cache is not expected to hold.
+    pub(crate) uncached: Tokens,
+    /// Its prompt has been computed, as far as the counters tell.
+    pub(crate) passed: bool,
     /// From when to when its prompt is computed, by the best estimate.
     pub(crate) prefill: (Mono, Mono),
     /// Output tokens reported so far, all sequences together, and when.

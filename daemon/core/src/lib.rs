@@ -18,6 +18,7 @@ mod admit;
 mod affinity;
 mod band;
 pub mod book;
+mod cost;
 mod deaths;
 mod decision;
 mod demand;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::{
     band::Band,
+    cost::Work,
     explain::Terms,
     figures::{Change, Figures, length_quantile, mean_prompt, share_of},
     forecast::Other,
@@ -31,6 +32,10 @@ const BYPASS_MEMORY: Duration = Duration::from_mins(1);
 const WEIGHT_MEMORY: Duration = Duration::from_secs(30);
 /// Least blocks of ours from which that is learned.
 const WEIGHT_SAMPLE: Blocks = Blocks(20);
+/// Use of the pool, share, beyond which requests may wait for room.
+const FULL: f64 = 0.95;
+/// Standard deviations to one side of a 95 % band.
+const BAND_SIGMAS: f64 = 1.96;
 /// Less use than this, in blocks, is none.
 const NO_BLOCKS: f64 = 0.5;
 /// Slack for a scrape's own duration when judging whether a reading is overdue.
@@ -57,6 +62,8 @@ pub(crate) struct Pool {
     /// Blocks that are in use for each one we reckon: below 1 where prompts share a prefix, and whatever hybrid models
     /// make of it.
     weight: Mean,
+    /// Share of prompt tokens that the prefix cache holds.
+    cached: Mean,
     /// Blocks in the last reading that our requests do not explain, their long-run mean and mean square.
     unexplained: f64,
     unexplained_mean: Mean,
@@ -74,6 +81,19 @@ pub(crate) struct Held {
     pub(crate) unseen_sequences: u64,
 }
 
+/// What a reading shows of the queue of prompts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Queue {
+    /// Of ours that has passed since the reading before: to be computed, and in prompt tokens.
+    pub(crate) passed: Work,
+    pub(crate) passed_prompts: f64,
+    /// Of ours still to be computed.
+    pub(crate) left: Work,
+    /// Requests that came in by other ways than ours, and those of them that wait.
+    pub(crate) others_arrived: u64,
+    pub(crate) others_waiting: u64,
+}
+
 impl Pool {
     pub(crate) fn new(rank: u32, facts: &EngineFacts) -> Self {
         let block_size = facts.block_size.filter(|size| *size > 0).unwrap_or(DEFAULT_BLOCK_SIZE);
@@ -89,6 +109,7 @@ impl Pool {
             band: Band::default(),
             bypass: 0,
             weight: Mean::over(WEIGHT_MEMORY),
+            cached: Mean::over(WEIGHT_MEMORY),
             unexplained: 0.0,
             unexplained_mean: Mean::over(BYPASS_MEMORY),
             unexplained_square: Mean::over(BYPASS_MEMORY),
@@ -102,9 +123,6 @@ impl Pool {
         let change = Change::between(self.figures.as_ref(), span, &raw);
         if let Some(rate) = change.token_rate {
             self.token_rate.take(rate, change.elapsed);
-        }
-        if let (Some(tokens), Some(time)) = (raw.prompt_tokens, raw.prefill_time) {
-            self.prefill.seed(real(tokens), time.sum);
         }
         self.figures = Some(Figures { span, interval, raw, used });
         change
@@ -122,40 +140,46 @@ impl Pool {
         }
     }
 
-    /// Follows the queue of prompts: `change` is what the last reading brought, `arrived` how many requests came in by
-    /// other ways than ours, `unseen` the prompt tokens of ours that it does not show.
-    pub(crate) fn follow_prefill(&mut self, change: &Change, arrived: u64, unseen: Tokens) {
+    /// Takes in what a reading says of the queue of prompts.
+    pub(crate) fn read_prefill(&mut self, change: &Change, queue: &Queue) {
+        if let Some(share) = change.cached_share {
+            self.cached.take(share, change.elapsed);
+        }
         let Some(figures) = &self.figures else { return };
+        let computed = 1.0 - self.cached.get().unwrap_or(0.0);
         let prompt = mean_prompt(&figures.raw).unwrap_or(BYPASS_PROMPT);
+        let one = Work::of(prompt, Tokens(count_up(real(prompt.0) * computed)));
+        let full = figures.raw.kv_usage.is_some_and(|usage| usage > FULL);
+        let (mut left, mut work) = (queue.left, queue.passed);
+        left.add(one.times(real(queue.others_waiting)));
+        // What passed beyond ours was theirs.
+        let theirs = (real(change.prompt_tokens) - queue.passed_prompts).max(0.0) / real(prompt.0.max(1));
+        work.add(one.times(theirs));
         self.prefill.read(Passed {
             at: figures.span.not_before,
             elapsed: change.elapsed,
-            tokens: real(change.prompt_tokens),
-            others: real(arrived.saturating_mul(prompt.0)),
-            idle: figures.idle(),
-            unseen: real(unseen.0),
+            work,
+            told: change.prefill.map(|(tokens, seconds)| (tokens * computed, seconds)),
+            arrived: one.times(real(queue.others_arrived)),
+            left,
+            backlogged: figures.raw.waiting > Some(0) && !full,
         });
     }
 
-    /// Where all requests in the engine are ours, its use tells how far their prompts are: what it has beyond `shown` was
-    /// computed sooner than we thought. Returns whether that changed anything.
-    pub(crate) fn settle_prefill(&mut self, shown: Blocks) -> bool {
-        let Some(figures) = self.figures.as_ref().filter(|_| self.bypass == 0) else { return false };
-        let beyond = real(figures.used.unwrap_or_default().0) / self.weight() - real(shown.0);
-        let tokens = Tokens(count_up(beyond * real(self.block_size)));
-        let queued = self.prefill.queued(figures.span.not_before);
-        if tokens == Tokens::ZERO || queued == Tokens::ZERO {
-            return false;
-        }
-        self.prefill.withdraw(tokens);
-        true
+    /// Tokens of `prompt` that the prefix cache is not expected to hold: `known` of them are in it because its session
+    /// was here before, else the usual share.
+    pub(crate) fn uncached(&self, prompt: Tokens, known: Option<Tokens>) -> Tokens {
+        let cached =
+            known.unwrap_or_else(|| Tokens(count_up(self.cached.get().unwrap_or(0.0) * real(prompt.0))));
+        // The last token is always computed.
+        prompt.saturating_sub(cached).max(Tokens(1))
     }
 
     /// Sets what the reading shows against what we reckon our requests hold in it: learns from the difference.
     pub(crate) fn explain(&mut self, shown: Blocks, elapsed: Duration) {
         let Some(figures) = &self.figures else { return };
         let Some(used) = figures.used else { return };
-        let settled = self.prefill.queued(figures.span.not_before) == Tokens::ZERO;
+        let settled = self.prefill.empty(figures.span.not_before);
         if self.bypass == 0 && figures.raw.waiting == Some(0) && settled && shown >= WEIGHT_SAMPLE {
             self.weight.take((real(used.0) / real(shown.0)).clamp(0.2, 4.0), elapsed);
         }
@@ -171,10 +195,12 @@ impl Pool {
 
     /// Use by traffic that the ledger does not know of, now and as it goes on. `life`: mean output length, worked out
     /// only where there is any.
-    pub(crate) fn other(&self, life: impl FnOnce() -> f64) -> Other {
+    pub(crate) fn other(&self, now: Mono, life: impl FnOnce() -> f64) -> Other {
+        let (_, above) = self.width(now, &Held::default());
+        let doubt = (real(above.0) / BAND_SIGMAS).powi(2);
         let none = |mean: Option<f64>| mean.is_none_or(|mean| mean < NO_BLOCKS);
         if self.bypass == 0 && self.unexplained < NO_BLOCKS && none(self.unexplained_mean.get()) {
-            return Other::default();
+            return Other { doubt, ..Other::default() };
         }
         let mean = self.unexplained_mean.get().unwrap_or(self.unexplained);
         let square = self.unexplained_square.get().unwrap_or(mean * mean);
@@ -183,6 +209,7 @@ impl Pool {
             growth: real(self.bypass) / real(self.block_size.max(1)),
             mean,
             variance: (square - mean * mean).max(0.0),
+            doubt,
             life: life(),
         }
     }

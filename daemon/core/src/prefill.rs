@@ -1,46 +1,52 @@
-//! The queue of prompts before an engine's first tokens: how many prompt tokens are still to be computed, how fast that
-//! goes, and so when a new request would see its first token.
+//! The queue of prompts before an engine's first tokens: what is still to be computed, what that costs, and so when a new
+//! request would see its first token.
 //!
-//! vLLM exports the tokens of prompts that have passed prefill, but not those that wait. What waits is what came in by
-//! our ledger (and by bypass traffic, at the mean) less what that counter has moved.
+//! vLLM takes requests in order and gives each step's budget of tokens to the running ones first (v1/core/sched/
+//! scheduler.py). So the prompts still to be computed are those of the requests that wait, and of at most one more that
+//! is in the middle of its own.
 
 use std::time::Duration;
 
 use crate::{
+    cost::{Cost, Work},
     rate::Mean,
-    units::{Mono, Tokens, count_up, real},
+    units::Mono,
 };
 
-/// A rate is measured over at least this much time of unbroken work, for prompts are counted when they end.
+/// A cost is learned from at least this much time of unbroken work, for prompts are counted when they end.
 const WINDOW: Duration = Duration::from_millis(500);
-/// Without any prompt passing for this many times what the queue should take, the queue is not there.
-const PATIENCE: f64 = 4.0;
+/// Time over which it is learned what comes in by other ways than ours.
+const INFLOW_MEMORY: Duration = Duration::from_secs(20);
 
-/// The prompts that wait, and how fast they go.
+/// The prompts that wait, and what they cost.
 #[derive(Clone, Debug)]
 pub(crate) struct Prefill {
-    /// Prompt tokens not yet computed, at the last reading, changed by what was admitted since.
-    owed: f64,
-    /// Of those, admitted since the reading.
-    since_reading: f64,
+    /// To be computed at the last reading.
+    left: Work,
+    /// Of what was admitted since.
+    since: Work,
     read_at: Mono,
-    /// When a prompt last passed.
-    passed_at: Mono,
-    /// Tokens per second while there is work.
-    rate: Mean,
-    /// Unbroken work since the last rate was taken: tokens and time.
-    busy: (f64, Duration),
+    cost: Cost,
+    /// Seconds of work that come in by other ways than ours, per second.
+    inflow: Mean,
+    /// Work since the queue was last empty or the cost last learned, and its time.
+    busy: (Work, Duration),
+    was_backlogged: bool,
+    /// What the counter moved and no prompt of ours accounts for yet, prompt tokens.
+    pub(crate) credit: f64,
 }
 
 impl Default for Prefill {
     fn default() -> Self {
         Self {
-            owed: 0.0,
-            since_reading: 0.0,
+            left: Work::default(),
+            since: Work::default(),
             read_at: Mono(0),
-            passed_at: Mono(0),
-            rate: Mean::over(Duration::from_secs(20)),
-            busy: (0.0, Duration::ZERO),
+            cost: Cost::default(),
+            inflow: Mean::over(INFLOW_MEMORY),
+            busy: (Work::default(), Duration::ZERO),
+            was_backlogged: false,
+            credit: 0.0,
         }
     }
 }
@@ -50,143 +56,170 @@ impl Default for Prefill {
 pub(crate) struct Passed {
     pub(crate) at: Mono,
     pub(crate) elapsed: Duration,
-    /// Prompt tokens that have passed since the reading before.
-    pub(crate) tokens: f64,
-    /// Prompt tokens that came in by other ways than ours.
-    pub(crate) others: f64,
-    /// Nothing runs and nothing waits.
-    pub(crate) idle: bool,
-    /// Prompt tokens of ours that no reading shows yet.
-    pub(crate) unseen: f64,
+    /// Passed since the reading before.
+    pub(crate) work: Work,
+    /// Tokens computed in all its life, and the engine's own time in prefill, where it tells anew.
+    pub(crate) told: Option<(f64, f64)>,
+    /// Came in by other ways than ours.
+    pub(crate) arrived: Work,
+    /// Still to be computed.
+    pub(crate) left: Work,
+    /// Requests wait, and for nothing but their turn.
+    pub(crate) backlogged: bool,
 }
 
 impl Prefill {
-    /// Before we have measured: the engine's own mean since its start.
-    pub(crate) fn seed(&mut self, tokens: f64, seconds: f64) {
-        if self.rate.get().is_none() && tokens > 0.0 && seconds > 0.0 {
-            self.rate.take(tokens / seconds, Duration::from_secs(1));
-        }
-    }
-
     /// A prompt was admitted.
-    pub(crate) fn add(&mut self, prompt: Tokens) {
-        self.owed += real(prompt.0);
-        self.since_reading += real(prompt.0);
+    pub(crate) fn add(&mut self, work: Work) {
+        self.since.add(work);
     }
 
-    /// A request ended that had not come to its first token.
-    pub(crate) fn withdraw(&mut self, prompt: Tokens) {
-        self.owed = (self.owed - real(prompt.0)).max(0.0);
+    /// A prompt that was admitted since the last reading will not come.
+    pub(crate) fn withdraw(&mut self, work: Work) {
+        self.since.add(work.times(-1.0));
+        self.since.tokens = self.since.tokens.max(0.0);
+        self.since.squares = self.since.squares.max(0.0);
     }
 
     /// Takes in a reading.
     pub(crate) fn read(&mut self, passed: Passed) {
-        let before = self.owed - self.since_reading;
-        self.owed = (self.owed + passed.others - passed.tokens).max(0.0);
-        if passed.tokens > 0.0 {
-            self.passed_at = passed.at;
+        if let Some(work) = self.cost.seconds(passed.arrived) {
+            self.inflow.take(work / passed.elapsed.as_secs_f64(), passed.elapsed);
         }
-        let due = self.rate.get().map_or(f64::INFINITY, |rate| PATIENCE * self.owed / rate + 1.0);
-        if passed.idle || passed.at.since(self.passed_at).as_secs_f64() > due {
-            self.owed = passed.unseen;
-        }
-        self.measure(before, &passed);
-        (self.since_reading, self.read_at) = (0.0, passed.at);
+        self.cost.pass(passed.elapsed);
+        self.measure(&passed);
+        (self.left, self.since, self.read_at) = (passed.left, Work::default(), passed.at);
+        self.was_backlogged = passed.backlogged;
     }
 
-    /// A rate holds only for time in which there was work from end to end; where the work ended in between, what
-    /// passed is at least a lower bound.
-    fn measure(&mut self, before: f64, passed: &Passed) {
-        let (tokens, time) = (self.busy.0 + passed.tokens, self.busy.1 + passed.elapsed);
-        if before > 0.0 && self.owed > 0.0 {
-            self.busy = (tokens, time);
-            if time >= WINDOW && tokens > 0.0 {
-                self.rate.take(tokens / time.as_secs_f64(), time);
-                self.busy = (0.0, Duration::ZERO);
+    /// A cost holds only for time in which there was work from end to end: from one prompt's end to another's. Where the
+    /// work began or ended in between, what passed since the queue was last empty took no longer; nor than the engine
+    /// tells of its own time, in which prompts computed together count twice.
+    fn measure(&mut self, passed: &Passed) {
+        self.busy.0.add(passed.work);
+        self.busy.1 += passed.elapsed;
+        let (work, time) = self.busy;
+        if self.was_backlogged && passed.backlogged {
+            if time >= WINDOW && passed.work.tokens > 0.0 {
+                self.cost.learn(work, time);
+                self.busy = (Work::default(), Duration::ZERO);
             }
-            return;
+        } else if passed.left.tokens <= 0.0 {
+            self.cost.learn_bound(work.tokens, time.as_secs_f64());
+            self.busy = (Work::default(), Duration::ZERO);
         }
-        let bound = tokens / time.as_secs_f64();
-        if bound.is_finite() && bound > 0.0 && self.rate.get().is_none_or(|rate| bound > rate) {
-            self.rate.take(bound, time.max(WINDOW));
+        if let Some((tokens, seconds)) = passed.told {
+            self.cost.learn_bound(tokens, seconds);
         }
-        self.busy = (0.0, Duration::ZERO);
     }
 
-    /// Prompt tokens still to be computed at `now`.
-    pub(crate) fn queued(&self, now: Mono) -> Tokens {
-        let gone = self.rate.get().unwrap_or(0.0) * now.since(self.read_at).as_secs_f64();
-        Tokens(count_up((self.owed - gone).max(0.0)))
+    /// Seconds of work still to be done at `now`; `None` before a cost is known.
+    fn queued(&self, now: Mono) -> Option<f64> {
+        let net = 1.0 - self.inflow.get().unwrap_or(0.0);
+        let work = self.cost.seconds(self.left)? + self.cost.seconds(self.since)?;
+        Some((work - net * now.since(self.read_at).as_secs_f64()).max(0.0))
     }
 
-    /// Tokens per second, where measured.
-    pub(crate) const fn rate(&self) -> Option<f64> {
-        self.rate.get()
+    /// Tokens per second, over prompts as they came.
+    pub(crate) fn rate(&self) -> Option<f64> {
+        self.cost.rate()
     }
 
-    /// Time until `prompt` more tokens will have been computed, behind all that is queued.
-    pub(crate) fn time_for(&self, now: Mono, prompt: Tokens) -> Option<Duration> {
-        let rate = self.rate.get().filter(|rate| *rate > 0.0)?;
-        let seconds = real((self.queued(now) + prompt).0) / rate;
-        Duration::try_from_secs_f64(seconds).ok()
+    /// Whether nothing waits to be computed.
+    pub(crate) fn empty(&self, now: Mono) -> bool {
+        self.queued(now).is_none_or(|seconds| seconds <= 0.0)
+    }
+
+    /// Time that `work` takes by itself.
+    pub(crate) fn time(&self, work: Work) -> Option<Duration> {
+        Duration::try_from_secs_f64(self.cost.seconds(work)?).ok()
+    }
+
+    /// Time until `work` more will have been done, behind all that is queued.
+    pub(crate) fn time_for(&self, now: Mono, work: Work) -> Option<Duration> {
+        Duration::try_from_secs_f64(self.queued(now)? + self.cost.seconds(work)?).ok()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::at;
+    use crate::{testing::at, units::Tokens};
 
-    fn passed(seconds: f64, tokens: f64) -> Passed {
-        let elapsed = Duration::from_millis(200);
-        Passed { at: at(seconds), elapsed, tokens, others: 0.0, idle: false, unseen: 0.0 }
+    fn prompts(count: u64) -> Work {
+        Work::of(Tokens(1000), Tokens(1000)).times(crate::units::real(count))
     }
 
-    /// A queue of 10,000 tokens that is worked off at 5,000 a second.
+    fn passed(seconds: f64, done: u64, left: u64) -> Passed {
+        Passed {
+            at: at(seconds),
+            elapsed: Duration::from_millis(200),
+            work: prompts(done),
+            told: None,
+            arrived: Work::default(),
+            left: prompts(left),
+            backlogged: left > 0,
+        }
+    }
+
+    /// Ten prompts of 1,000 tokens that are worked off at five a second, one with each reading.
     fn working() -> Prefill {
         let mut prefill = Prefill::default();
-        prefill.read(passed(0.0, 0.0));
-        prefill.add(Tokens(10_000));
-        prefill.read(passed(0.2, 0.0));
-        for tick in 2..6 {
-            prefill.read(passed(0.2 * f64::from(tick), 1000.0));
+        for tick in 1..6_u32 {
+            prefill.read(passed(0.2 * f64::from(tick), 1, 11 - u64::from(tick)));
         }
         prefill
     }
 
-    #[test]
-    fn the_rate_is_measured_while_there_is_work() {
-        let rate = working().rate().unwrap();
-        assert!((4000.0..=5000.0).contains(&rate), "{rate}");
+    fn wait(prefill: &Prefill, seconds: f64, more: u64) -> f64 {
+        prefill.time_for(at(seconds), prompts(more)).unwrap().as_secs_f64()
     }
 
     #[test]
-    fn the_queue_is_what_came_in_less_what_passed() {
-        let prefill = working();
-        assert_eq!(prefill.queued(at(1.0)), Tokens(6000));
-        assert!(prefill.queued(at(1.5)) < Tokens(4100));
-        let wait = prefill.time_for(at(1.0), Tokens(4000)).unwrap().as_secs_f64();
-        assert!((2.0..=2.5).contains(&wait), "{wait}");
+    fn the_cost_is_learned_while_there_is_work() {
+        let one = working().time(prompts(1)).unwrap().as_secs_f64();
+        assert!((0.19..=0.21).contains(&one), "{one}");
     }
 
     #[test]
-    fn an_idle_engine_has_no_queue_but_what_is_on_its_way() {
+    fn less_work_than_it_could_do_does_not_make_it_look_slow() {
         let mut prefill = working();
-        prefill.read(Passed { idle: true, unseen: 300.0, ..passed(2.0, 0.0) });
-        assert_eq!(prefill.queued(at(2.0)), Tokens(300));
+        for tick in 6..60_u32 {
+            prefill.read(passed(0.2 * f64::from(tick), u64::from(tick % 5 == 0), 0));
+        }
+        assert!(prefill.time(prompts(1)).unwrap().as_secs_f64() < 0.21);
     }
 
     #[test]
-    fn a_queue_of_which_nothing_passes_is_given_up() {
+    fn the_engines_own_time_in_prefill_is_a_start() {
+        let mut prefill = Prefill::default();
+        prefill.read(Passed { told: Some((30_000.0, 10.0)), ..passed(0.2, 0, 0) });
+        let one = prefill.time(prompts(1)).unwrap().as_secs_f64();
+        assert!((one - 1.0 / 3.0).abs() < 1e-9, "{one}");
+    }
+
+    #[test]
+    fn the_queue_drains_between_readings_and_grows_by_what_is_admitted() {
         let mut prefill = working();
-        prefill.read(passed(1.2, 0.0));
-        assert!(prefill.queued(at(1.2)) > Tokens::ZERO);
-        prefill.read(passed(20.0, 0.0));
-        assert_eq!(prefill.queued(at(20.0)), Tokens::ZERO);
+        assert!((wait(&prefill, 1.0, 0) - 1.2).abs() < 0.02);
+        assert!((wait(&prefill, 1.5, 0) - 0.7).abs() < 0.02);
+        prefill.add(prompts(2));
+        assert!((wait(&prefill, 1.0, 3) - 2.2).abs() < 0.05);
     }
 
     #[test]
-    fn without_a_rate_nothing_is_predicted() {
-        assert_eq!(Prefill::default().time_for(at(0.0), Tokens(100)), None);
+    fn what_others_bring_keeps_the_queue_from_draining() {
+        let mut prefill = working();
+        for tick in 6..600_u32 {
+            prefill.read(Passed { arrived: prompts(1), ..passed(0.2 * f64::from(tick), 1, 6) });
+        }
+        let queued = wait(&prefill, 0.2 * 599.0 + 5.0, 0);
+        assert!((queued - 1.2).abs() < 0.1, "{queued}");
+    }
+
+    #[test]
+    fn without_a_cost_nothing_is_predicted() {
+        assert_eq!(Prefill::default().time_for(at(0.0), prompts(1)), None);
+        assert!(Prefill::default().empty(at(0.0)));
     }
 }

@@ -4,14 +4,25 @@ use std::{ops::Bound, time::Duration};
 
 use crate::{
     book::Book,
+    cost::Work,
     engine::Engine,
-    figures::Change,
+    figures::{Change, Figures},
     forecast::Footprint,
     ledger::Reservation,
-    pool::{Held, Pool},
+    pool::{Held, Pool, Queue},
+    prefill::Prefill,
     request::ReservationId,
-    units::{Blocks, Mono, Tokens, real},
+    units::{Blocks, Mono, real},
 };
+
+/// Prompt tokens by which a count may be off: special tokens that a caller left out.
+const PROMPT_SLACK: f64 = 8.0;
+/// Share of a prompt that is left until the counters tell that it has passed.
+const LEAST_LEFT: f64 = 0.1;
+/// A prompt is not believed to be computed still when that takes so many times longer than foreseen,
+const PATIENCE: u32 = 3;
+/// and a moment more.
+const MOMENT: Duration = Duration::from_secs(1);
 
 impl Engine {
     /// What each pool's next reading is expected to show, and the age of the one that rests on.
@@ -54,17 +65,62 @@ impl Engine {
 
     /// Works out what the reading shows of each reservation.
     pub(crate) fn show(&mut self, at: Mono, changes: &[Change]) {
-        self.follow_prefill(changes);
-        let mut shown = self.place(at);
-        let settled = self.pools.iter_mut().zip(&shown).map(|(pool, shown)| pool.settle_prefill(*shown));
-        // No short-circuit: each pool is to be settled.
-        if settled.fold(false, |any, one| any | one) {
-            shown = self.place(at);
-        }
+        self.pass_prompts(at, changes);
+        let shown = self.place(at);
         self.ledger.recount(self.pools.len());
         for (index, pool) in self.pools.iter_mut().enumerate() {
             let shown = shown.get(index).copied().unwrap_or_default();
             pool.explain(shown, changes.get(index).map_or(Duration::ZERO, |change| change.elapsed));
+        }
+    }
+
+    /// Finds which of our prompts have been computed: the oldest, as far as the counter of prompt tokens goes (by the
+    /// proportion in which the engine's requests are ours), none of those that wait (the youngest), and all of the others
+    /// but one that may be in the middle of its own.
+    fn pass_prompts(&mut self, at: Mono, changes: &[Change]) {
+        for (index, pool) in self.pools.iter_mut().enumerate() {
+            let change = changes.get(index).copied().unwrap_or_default();
+            let waiting = pool.figures.as_ref().and_then(|figures| figures.raw.waiting).unwrap_or(0);
+            let in_engine = pool.figures.as_ref().and_then(Figures::in_engine).unwrap_or(0).max(1);
+            let ours = in_engine.saturating_sub(pool.bypass);
+            let mut queued = waiting.saturating_mul(ours).div_ceil(in_engine);
+            let others = waiting.saturating_sub(queued);
+            let mut credit = pool.prefill.credit + real(change.prompt_tokens) * real(ours) / real(in_engine);
+
+            let here = |one: &&mut Reservation| one.rank.unwrap_or(0) == index;
+            let mut queue = Queue {
+                // What is left of the arrivals after ours were taken off came in by other ways.
+                others_arrived: change.arrivals.unwrap_or(0),
+                others_waiting: others,
+                ..Queue::default()
+            };
+            let mut computing: Vec<&mut Reservation> = Vec::new();
+            for one in self.ledger.live.values_mut().rev().filter(here) {
+                let waits = one.seen_at.is_some() && queued > 0;
+                if waits {
+                    queued = queued.saturating_sub(u64::from(one.n));
+                }
+                if waits || one.seen_at.is_none() {
+                    one.passed = false;
+                    queue.left.add(one.work());
+                } else if !one.passed {
+                    computing.push(one);
+                }
+            }
+            // The oldest comes last here.
+            while let Some(one) = computing.pop() {
+                let paid = credit + PROMPT_SLACK >= real(one.prompt.0);
+                one.passed = paid || !computing.is_empty() || one.overdue(at);
+                if one.passed {
+                    credit = (credit - real(one.prompt.0)).max(0.0);
+                    queue.passed.add(one.work());
+                    queue.passed_prompts += real(one.prompt.0);
+                } else {
+                    queue.left.add(one.work().times(one.prompt_left(at)));
+                }
+            }
+            pool.prefill.credit = if queue.left.tokens > 0.0 { credit } else { 0.0 };
+            pool.read_prefill(&change, &queue);
         }
     }
 
@@ -77,7 +133,7 @@ impl Engine {
         for reservation in self.ledger.live.values_mut().rev() {
             let index = reservation.rank.unwrap_or(0);
             let (Some(pool), Some(left)) = (self.pools.get(index), left.get_mut(index)) else { continue };
-            reservation.place_prefill(at, left, pool.prefill.rate());
+            reservation.place_prefill(at, left, &pool.prefill);
             if reservation.seen_at.is_none() {
                 continue;
             }
@@ -100,22 +156,6 @@ impl Engine {
             }
         }
         shown
-    }
-
-    /// Follows each pool's queue of prompts.
-    fn follow_prefill(&mut self, changes: &[Change]) {
-        let mut unseen = vec![Tokens::ZERO; self.pools.len()];
-        for reservation in self.ledger.live.values().filter(|one| one.seen_at.is_none()) {
-            if let Some(sum) = unseen.get_mut(reservation.rank.unwrap_or(0)) {
-                *sum += reservation.prompt;
-            }
-        }
-        for (index, pool) in self.pools.iter_mut().enumerate() {
-            let change = changes.get(index).copied().unwrap_or_default();
-            let unseen = unseen.get(index).copied().unwrap_or_default();
-            // What is left of the arrivals after ours were taken off came in by other ways.
-            pool.follow_prefill(&change, change.arrivals.unwrap_or(0), unseen);
-        }
     }
 
     /// Foresees anew up to `most` reservations behind `after`; returns where to go on.
@@ -148,31 +188,46 @@ impl Engine {
 struct Left {
     /// Sequences that wait in the engine.
     waiting: u64,
-    /// Prompt tokens still to be computed.
-    prefill: Tokens,
+    /// Time until all prompts will have been computed.
+    prefill: Duration,
 }
 
 impl Left {
     fn of(pool: &Pool, at: Mono) -> Self {
         let waiting = pool.figures.as_ref().and_then(|figures| figures.raw.waiting).unwrap_or(0);
-        Self { waiting, prefill: pool.prefill.queued(at) }
+        Self { waiting, prefill: pool.prefill.time_for(at, Work::default()).unwrap_or_default() }
     }
 }
 
 impl Reservation {
+    /// Share of its prompt that is still to be computed at `at`, by the best estimate; something, until it has passed.
+    fn prompt_left(&self, at: Mono) -> f64 {
+        let (from, to) = self.prefill;
+        let share = at.since(from).as_secs_f64() / to.since(from).as_secs_f64();
+        if share.is_finite() { (1.0 - share).clamp(LEAST_LEFT, 1.0) } else { LEAST_LEFT }
+    }
+
+    /// Whether its prompt should long have been computed.
+    fn overdue(&self, at: Mono) -> bool {
+        let (from, to) = self.prefill;
+        at > to + to.since(from) * PATIENCE + MOMENT
+    }
+
+    /// What its prompt costs.
+    fn work(&self) -> Work {
+        Work::of(self.prompt, self.uncached)
+    }
+
     /// Places the time in which its prompt is computed, by its part in what is left to compute: the youngest come last.
-    fn place_prefill(&mut self, at: Mono, left: &mut Left, rate: Option<f64>) {
-        let Some(rate) = rate.filter(|rate| *rate > 0.0) else { return };
-        let time =
-            |tokens: Tokens| Duration::try_from_secs_f64(real(tokens.0) / rate).unwrap_or(Duration::ZERO);
-        if left.prefill == Tokens::ZERO {
+    fn place_prefill(&mut self, at: Mono, left: &mut Left, prefill: &Prefill) {
+        let Some(time) = prefill.time(self.work()) else { return };
+        if self.passed || left.prefill.is_zero() {
             let (from, to) = self.prefill;
             self.prefill = (from.min(at), to.min(at));
             return;
         }
         let behind = left.prefill;
-        left.prefill = left.prefill.saturating_sub(self.prompt);
-        let done = self.prompt.saturating_sub(behind);
-        self.prefill = (at.before(time(done)) + time(left.prefill), at + time(behind));
+        left.prefill = left.prefill.saturating_sub(time);
+        self.prefill = (at.before(time.saturating_sub(behind)) + left.prefill, at + behind);
     }
 }
