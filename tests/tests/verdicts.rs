@@ -134,7 +134,9 @@ fn what_follows_from_a_loss_is_told_no_second_time() {
 #[test]
 fn each_end_has_its_author() {
     let oom = |scope| ProcessChange::OomVictim { rss: None, scope };
-    let cases: [(&str, Vec<(f64, u32, ProcessChange)>, EventKind, Cause); 9] = [
+    /// What happened, what became of which process when, and what is told of it.
+    type Case = (&'static str, Vec<(f64, u32, ProcessChange)>, EventKind, Cause);
+    let cases: [Case; 9] = [
         (
             "memory cgroup",
             vec![
