@@ -13,6 +13,7 @@
 
 pub mod canonical;
 mod connect;
+pub mod page;
 
 pub use connect::{
     CALL_DEADLINE, CONNECT_DEADLINE, CallError, ConnectError, Connection, DEFAULT_SOCKET, MAX_MESSAGE_BYTES,

@@ -16,6 +16,8 @@ use crate::{
     listen::{Bound, Incoming, ListenError},
     log,
     notify::{self, Notifier},
+    outputs::Outputs,
+    page::Readers,
     rpc::{self, Allowed, Parts, Services},
     sources::{self, Sources, SourcesError},
 };
@@ -53,6 +55,7 @@ pub struct Daemon {
     handle: Handle,
     services: Arc<Services>,
     stopping: watch::Sender<bool>,
+    outputs: Outputs,
     _sources: Sources,
 }
 
@@ -63,9 +66,12 @@ impl Daemon {
     /// [`DaemonError`].
     pub fn start(config: Config, simulation: Option<Scenario>) -> Result<Self, DaemonError> {
         let bound = Bound::new(&config.socket)?;
+        let readers = Readers::of(bound.file_gid(), bound.file_mode());
         let allowed = Allowed::new(&config.socket, bound.file_gid());
         let incoming = Incoming::new(bound, allowed, &config.limits)?;
-        let handle = Handle::new(config.settings(), epoch());
+        let epoch = epoch();
+        let handle = Handle::new(config.settings(), epoch);
+        let outputs = Outputs::start(&config, readers, epoch, &handle);
         let simulated = simulation.is_some();
         let sources = sources::start(&config, simulation, &handle)?;
         let stopping = watch::Sender::new(false);
@@ -76,7 +82,7 @@ impl Daemon {
             message_bytes: usize::try_from(config.limits.message_bytes).unwrap_or(usize::MAX),
             stopping: stopping.subscribe(),
         })?);
-        Ok(Self { config, incoming, handle, services, stopping, _sources: sources })
+        Ok(Self { config, incoming, handle, services, stopping, outputs, _sources: sources })
     }
 
     /// The node.
@@ -90,14 +96,17 @@ impl Daemon {
     /// # Errors
     /// [`DaemonError`].
     pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), DaemonError> {
-        let Self { config, incoming, handle, services, stopping, _sources } = self;
+        let Self { config, incoming, handle, services, stopping, outputs, _sources } = self;
         services.set_serving(true).await;
         tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %config.socket.path.display(), "serving");
         let mut tasks = JoinSet::new();
         tasks.spawn(handle.clone().run_timeouts());
         tasks.spawn(log::events(handle.clone()));
+        tasks.spawn(outputs.report(handle.clone()));
         let mut notifier = Notifier::default();
-        tasks.spawn(handle.publish(config.snapshot_interval(), move |snapshot| notifier.published(snapshot)));
+        tasks.spawn(
+            handle.clone().publish(config.snapshot_interval(), move |snapshot| notifier.published(snapshot)),
+        );
         let serving = rpc::serve(incoming, Arc::clone(&services), &config.limits, stopping.subscribe());
         tokio::pin!(serving);
         tokio::select! {
@@ -107,6 +116,7 @@ impl Daemon {
         }
         notify::stopping();
         services.set_serving(false).await;
+        handle.show_on(None);
         stopping.send_replace(true);
         match timeout(ANSWER_GRACE, serving).await {
             Ok(served) => Ok(served?),

@@ -6,7 +6,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -27,7 +27,7 @@ use tokio::{
     time::{MissedTickBehavior, interval, sleep},
 };
 
-use crate::{clock, source::Observe};
+use crate::{clock, page, source::Observe};
 
 /// Shortest sleep until something falls due: a node that is for ever due does not spin.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
@@ -55,6 +55,7 @@ struct Locked {
     node: Node,
     /// What [`Handle::run_timeouts`] sleeps for; `None`: for nothing.
     armed: Option<Mono>,
+    page: Option<page::Writer>,
 }
 
 impl Handle {
@@ -64,12 +65,21 @@ impl Handle {
         let mut node = Node::new(settings, epoch);
         let first = Arc::new(node.snapshot(clock::now()));
         Self(Arc::new(Shared {
-            node: Mutex::new(Locked { node, armed: None }),
+            node: Mutex::new(Locked { node, armed: None, page: None }),
             sessions: AtomicU64::new(1),
             sooner: Notify::new(),
             newest_event: watch::Sender::new(0),
             snapshots: watch::Sender::new(first),
         }))
+    }
+
+    /// Shows on `page` from now on what each call changes; `None`: on none any more.
+    pub fn show_on(&self, page: Option<page::Writer>) {
+        let mut locked = self.lock();
+        let old = std::mem::replace(&mut locked.page, page);
+        locked.refresh(clock::now());
+        drop(locked);
+        drop(old);
     }
 
     /// Takes in a fact.
@@ -167,7 +177,7 @@ impl Handle {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         loop {
             ticks.tick().await;
-            let snapshot = Arc::new(self.with(Node::snapshot));
+            let snapshot = Arc::new(self.lock().refresh(clock::now()));
             published(&snapshot);
             self.0.snapshots.send_replace(snapshot);
         }
@@ -192,17 +202,22 @@ impl Handle {
 
     /// Notes what is slept for, and returns for how long; `None`: nothing is due.
     fn arm(&self) -> Option<Duration> {
-        let mut locked = self.0.node.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut locked = self.lock();
         locked.armed = locked.node.poll_timeout();
         locked.armed.map(|due| due.since(clock::now()))
     }
 
+    fn lock(&self) -> MutexGuard<'_, Locked> {
+        self.0.node.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Runs `work` on the node; then, without the lock, wakes those for whom it changed something.
     fn with<T>(&self, work: impl FnOnce(&mut Node, Mono) -> T) -> T {
-        let mut locked = self.0.node.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut locked = self.lock();
         let now = clock::now();
         let before = locked.node.history().newest();
         let result = work(&mut locked.node, now);
+        locked.show(now);
         let newest = locked.node.history().newest();
         let sooner =
             locked.node.poll_timeout().is_some_and(|due| locked.armed.is_none_or(|armed| due < armed));
@@ -214,6 +229,25 @@ impl Handle {
             self.0.newest_event.send_if_modified(|seen| raise(seen, newest));
         }
         result
+    }
+}
+
+impl Locked {
+    /// Shows what the last call changed.
+    fn show(&mut self, now: Mono) {
+        let touched = self.node.take_touched();
+        if let Some(page) = &mut self.page {
+            page.touched(touched, &self.node, now);
+        }
+    }
+
+    /// Shows everything.
+    fn refresh(&mut self, now: Mono) -> Snapshot {
+        let snapshot = self.node.snapshot(now);
+        if let Some(page) = &mut self.page {
+            page.refresh(&self.node, &snapshot);
+        }
+        snapshot
     }
 }
 

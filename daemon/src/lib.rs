@@ -8,6 +8,8 @@ pub mod handle;
 pub mod listen;
 pub mod log;
 pub mod notify;
+mod outputs;
+pub mod page;
 pub mod rpc;
 pub mod simulate;
 pub mod source;

@@ -1,5 +1,7 @@
-//! The `gpuadmit.v1` API: generated messages, clients and servers. Nothing else lives here; the meaning, unit and
-//! range of every field is in the `.proto` files.
+//! The `gpuadmit.v1` API: generated messages, clients and servers, and the layout of the shared page. Nothing else lives
+//! here; the meaning, unit and range of every field is in the `.proto` files.
+
+pub mod page;
 
 /// Package `gpuadmit.v1`.
 pub mod v1 {

@@ -34,6 +34,8 @@ pub struct Config {
     pub nvml: Nvml,
     /// The vLLM source.
     pub vllm: Vllm,
+    /// The shared page.
+    pub page: Page,
     /// Engines named by the operator, beside those found.
     pub engine: Vec<Engine>,
     /// Logging.
@@ -253,6 +255,20 @@ impl Default for Vllm {
     }
 }
 
+/// `[page]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Page {
+    /// Whether headroom is shown in memory that callers may map, beside the socket.
+    pub enabled: bool,
+}
+
+impl Default for Page {
+    fn default() -> Self {
+        Self { enabled: true }
+    }
+}
+
 /// `[[engine]]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -371,7 +387,7 @@ mod tests {
         let keys = tables.lines().filter(|line| !line.starts_with("# ") && !absent(line));
         let text: String = keys.map(|line| format!("{}\n", line.trim_start_matches('#'))).collect();
         assert_eq!(toml::from_str::<Config>(&text).unwrap(), Config::default());
-        assert_eq!(text.matches(" = ").count(), 39, "all 39 keys with a default are shown");
+        assert_eq!(text.matches(" = ").count(), 40, "all 40 keys with a default are shown");
     }
 
     #[test]

@@ -70,6 +70,7 @@ pub enum ListenError {
 pub struct Bound {
     listener: UnixListener,
     file_gid: Option<u32>,
+    file_mode: Option<u32>,
     own: Option<OwnFile>,
 }
 
@@ -109,11 +110,18 @@ impl Bound {
         self.file_gid
     }
 
+    /// Permission bits of the socket file, where they are known.
+    #[must_use]
+    pub const fn file_mode(&self) -> Option<u32> {
+        self.file_mode
+    }
+
     fn passed(listener: UnixListener) -> Self {
         let address = listener.local_addr().ok();
         let path = address.as_ref().and_then(|address| address.as_pathname());
-        let file_gid = path.and_then(|path| fs::metadata(path).ok()).map(|file| file.gid());
-        Self { listener, file_gid, own: None }
+        let file = path.and_then(|path| fs::metadata(path).ok());
+        let (file_gid, file_mode) = file.map(|file| (file.gid(), file.mode())).unzip();
+        Self { listener, file_gid, file_mode, own: None }
     }
 
     fn make(socket: &Socket) -> Result<Self, ListenError> {
@@ -137,7 +145,8 @@ impl Bound {
         listen(&fd, backlog).map_err(system("listen on"))?;
         let inode = (file.dev(), file.ino());
         let own = OwnFile { path: path.to_owned(), inode, _lock: lock };
-        Ok(Self { listener: UnixListener::from(fd), file_gid: Some(file.gid()), own: Some(own) })
+        let (file_gid, file_mode) = (Some(file.gid()), Some(file.mode()));
+        Ok(Self { listener: UnixListener::from(fd), file_gid, file_mode, own: Some(own) })
     }
 }
 

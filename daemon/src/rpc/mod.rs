@@ -30,6 +30,7 @@ use tonic_health::{
 use tonic_reflection::server::{Builder, Error};
 use tower::{Service as _, ServiceExt as _, util::BoxCloneSyncService};
 
+pub(crate) use self::status::state_number;
 use self::{admission::Admission, node::Node};
 pub use self::{
     gate::Gate,

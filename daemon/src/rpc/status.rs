@@ -307,6 +307,11 @@ fn sentence(record: &Record) -> String {
     )
 }
 
+/// Number of a state in the API.
+pub(crate) fn state_number(state: EngineState) -> i32 {
+    self::state(state).into()
+}
+
 fn state(from: EngineState) -> v1::EngineState {
     match from {
         EngineState::Starting => v1::EngineState::Starting,
