@@ -54,6 +54,18 @@ impl Node {
         Ok(self.answer(now, index, known.reservation, None, headroom))
     }
 
+    /// The max_tokens that would be granted now.
+    ///
+    /// # Errors
+    /// Why it would be denied, or would be if denials were binding.
+    pub(crate) fn foretell(&self, now: Mono, request: &Request<'_>) -> Result<Option<Tokens>, Reason> {
+        let (_, weighed) = self.choose(now, request)?;
+        match weighed.denied.or(weighed.observed) {
+            Some(reason) => Err(reason),
+            None => Ok(weighed.need.and_then(|need| need.granted)),
+        }
+    }
+
     /// The engine for a request: the caller's choice, then the session's, then the one with most room.
     fn choose(&self, now: Mono, request: &Request<'_>) -> Result<(usize, Weighed), Reason> {
         let named = |engine: &Engine| request.engine.is_none_or(|name| &*engine.facts.engine == name);
@@ -102,6 +114,7 @@ impl Node {
             rank: weighed.rank,
             prompt: need.prompt,
             count: need.count,
+            text: request.prompt.text().map(|text| (served(engine, request), text)),
             output: need.output,
             granted: need.granted,
             n: need.n,
@@ -242,9 +255,7 @@ impl Node {
             self.note_ask(at, request, index, weighed, denied);
         }
         let engine = index.and_then(|index| self.engines.get(index));
-        let served = engine
-            .and_then(|engine| engine.facts.models.iter().find(|served| &*served.name == request.model));
-        let model = served.map_or_else(|| request.model.into(), |served| Arc::clone(&served.name));
+        let model = engine.map_or_else(|| request.model.into(), |engine| served(engine, request));
         let tenant =
             if request.tenant.is_empty() { Arc::clone(&self.no_name) } else { request.tenant.into() };
         self.records.push(Record {
@@ -259,4 +270,10 @@ impl Node {
             terms: weighed.and_then(|weighed| weighed.terms),
         });
     }
+}
+
+/// The model's name as the engine has it: a name that is there already.
+fn served(engine: &Engine, request: &Request<'_>) -> Arc<str> {
+    let listed = engine.facts.models.iter().find(|served| &*served.name == request.model);
+    listed.map_or_else(|| request.model.into(), |served| Arc::clone(&served.name))
 }

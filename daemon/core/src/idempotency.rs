@@ -74,6 +74,10 @@ pub(crate) fn content(request: &Request<'_>) -> u64 {
     match request.prompt {
         crate::request::Prompt::Tokens(tokens) => (0, tokens.0).hash(&mut hasher),
         crate::request::Prompt::Bytes(bytes) => (1, bytes).hash(&mut hasher),
+        // The same text, however it was counted this time.
+        crate::request::Prompt::Text(text) | crate::request::Prompt::Counted { text, .. } => {
+            (2, text).hash(&mut hasher);
+        }
     }
     hasher.finish()
 }

@@ -1,9 +1,13 @@
 //! The ledger of one engine: what was promised and has not been seen to end.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
 
 use crate::{
     book::ClassKey,
+    count::TextSize,
     forecast::{Footprint, Forecast, Outlook},
     need::blocks_held,
     request::{Outcome, PromptCount, ReservationId, SessionId},
@@ -21,6 +25,8 @@ pub(crate) struct Reservation {
     pub(crate) rank: Option<usize>,
     pub(crate) prompt: Tokens,
     pub(crate) count: PromptCount,
+    /// Its prompt's text and the model it was sent to, to learn from what the engine counts.
+    pub(crate) text: Option<(Arc<str>, TextSize)>,
     /// Output tokens per sequence that room is kept for.
     pub(crate) output: Tokens,
     /// Output tokens per sequence that were granted.

@@ -4,6 +4,7 @@
 //! can be replayed. [`node::Node`] is the door; the rest is what it consists of:
 //!
 //! - [`observation`] and [`host`], [`request`], [`settings`]: what comes in.
+//! - [`count`]: how many tokens a text has, at least and at most.
 //! - `need`: what one request may need. `ledger`: what was promised. `figures`: an engine's last reading. `pool`: one KV
 //!   cache, and what is learned from its readings: `rate`, `prefill` (the queue of prompts), `band` (how wrong we are),
 //!   `forecast` (the future of all requests together), which rests on `lengths` and `book` (how long outputs get).
@@ -19,6 +20,7 @@ mod affinity;
 mod band;
 pub mod book;
 mod cost;
+pub mod count;
 mod deaths;
 mod decision;
 mod demand;

@@ -51,7 +51,7 @@ impl Need {
         // The engine needs room for at least one output token.
         if let Some(window) = window
             && prompt >= window
-            && count == PromptCount::Exact
+            && count != PromptCount::Bounded
         {
             return Err(Misfit::Context { window });
         }
@@ -67,7 +67,7 @@ impl Need {
         }
         if let (Some(asked), Some(left), Some(window)) = (granted, left, window)
             && asked > left
-            && count == PromptCount::Exact
+            && count != PromptCount::Bounded
         {
             if !settings.clamp_max_tokens {
                 return Err(Misfit::Context { window });
@@ -90,14 +90,15 @@ impl Need {
 /// Prompt tokens and how they were found. A bound beyond the window says no more than the window itself, for the
 /// engine refuses longer prompts.
 fn count_prompt(prompt: Prompt, window: Option<Tokens>) -> (Tokens, PromptCount) {
-    match prompt {
-        Prompt::Tokens(tokens) => (tokens, PromptCount::Exact),
-        Prompt::Bytes(bytes) => {
-            let bound = Tokens(bytes);
-            let most = window.map_or(bound, |window| Tokens(window.0.saturating_sub(1)));
-            (bound.min(most), PromptCount::Bounded)
-        }
-    }
+    let bound = match prompt {
+        Prompt::Tokens(tokens) => return (tokens, PromptCount::Exact),
+        Prompt::Counted { tokens, count: PromptCount::Bounded, .. } => tokens,
+        Prompt::Counted { tokens, count, .. } => return (tokens, count),
+        Prompt::Text(text) => text.hard().high,
+        Prompt::Bytes(bytes) => Tokens(bytes),
+    };
+    let most = window.map_or(bound, |window| Tokens(window.0.saturating_sub(1)));
+    (bound.min(most), PromptCount::Bounded)
 }
 
 /// Blocks that `n` sequences hold which share one prompt and have each generated `generated` tokens.

@@ -9,6 +9,7 @@ use std::{
 use crate::{
     affinity::Affinity,
     book::{Book, Learned},
+    count::Texts,
     device::Device,
     engine::Engine,
     event::{EventKind, History},
@@ -88,6 +89,8 @@ pub struct Node {
     /// Where foreseeing goes on, likewise.
     foreseen: (usize, Option<ReservationId>),
     pub(crate) book: Book,
+    /// What is learned of the tokens of texts.
+    pub(crate) texts: Texts,
     pub(crate) no_name: Arc<str>,
     pub(crate) touched: Touched,
 }
@@ -114,6 +117,7 @@ impl Node {
             sweep: (0, None),
             foreseen: (0, None),
             book: Book::default(),
+            texts: Texts::default(),
             no_name: "".into(),
             touched: Touched::None,
         }
@@ -147,6 +151,9 @@ impl Node {
             engine.told = engine.told.saturating_add(u64::from(ended.n));
         }
         self.learn_length(&model, &ended, completion);
+        if let (Some((model, text)), Some(tokens)) = (&ended.text, completion.prompt_tokens) {
+            self.texts.take(model, text, tokens);
+        }
         Completed::Held
     }
 

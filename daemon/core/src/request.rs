@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{
+    count::TextSize,
     explain::Terms,
     units::{Blocks, Tokens},
 };
@@ -59,6 +60,28 @@ pub enum Prompt {
     Tokens(Tokens),
     /// Only its length in bytes is known. A token is at least one byte, so this is an upper bound in tokens.
     Bytes(u64),
+    /// A text that is not counted; [`Node::settle_count`](crate::node::Node::settle_count) says whether it must be.
+    Text(TextSize),
+    /// A text and what it counts as.
+    Counted {
+        /// The text's size.
+        text: TextSize,
+        /// Its tokens.
+        tokens: Tokens,
+        /// How they were found.
+        count: PromptCount,
+    },
+}
+
+impl Prompt {
+    /// The text's size, of a text.
+    #[must_use]
+    pub const fn text(&self) -> Option<TextSize> {
+        match *self {
+            Self::Text(text) | Self::Counted { text, .. } => Some(text),
+            Self::Tokens(_) | Self::Bytes(_) => None,
+        }
+    }
 }
 
 /// How the prompt tokens of a decision were found.
@@ -357,6 +380,8 @@ impl Request<'_> {
         let (field, count) = match self.prompt {
             Prompt::Tokens(tokens) => ("prompt_tokens", tokens.0),
             Prompt::Bytes(bytes) => ("prompt_bytes", bytes),
+            Prompt::Text(text) => ("prompt", text.bytes),
+            Prompt::Counted { tokens, .. } => ("prompt", tokens.0),
         };
         within(field, count, 0, MAX_COUNT, "0 to 4294967295")?;
         let max_tokens = self.max_tokens.map_or(1, |tokens| tokens.0);

@@ -1,0 +1,266 @@
+//! How many tokens a text has, as far as its size tells: bounds learned per model and kind of text from what was counted
+//! exactly and from completions that told their prompt's tokens. A decision that comes out alike at both bounds needs
+//! no exact count.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    node::Node,
+    request::{Prompt, PromptCount, Request},
+    units::{Mono, Tokens, count_up, real},
+};
+
+/// Most models learned; beyond it new ones are bounded by what holds for every model.
+const MAX_MODELS: usize = 64;
+/// What a chat template adds, in bytes of text that would give as many tokens: once, and per message.
+const CHAT_BYTES: u64 = 64;
+const MESSAGE_BYTES: u64 = 16;
+/// What it adds at most as long as nothing is learned, tokens: once (a system prompt of its own), and per message.
+const CHAT_TOKENS: u64 = 256;
+const MESSAGE_TOKENS: u64 = 32;
+/// Tokens that a tokenizer puts before and behind a text, at most.
+const SPECIAL_TOKENS: u64 = 4;
+/// Bytes of the longest token: vocabularies have runs of 128 blanks.
+const LONGEST_TOKEN_BYTES: u64 = 128;
+/// Bounds are kept this far away from the extremes seen, share of them: once many texts were seen, and in addition at
+/// the first, less with every further one.
+const MARGIN: f64 = 0.15;
+const FIRST_MARGIN: f64 = 0.6;
+/// And by so many tokens, which matter for short texts.
+const SLACK: f64 = 8.0;
+
+/// The size of a prompt's text, and what tells its kind. No text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TextSize {
+    /// Bytes of UTF-8.
+    pub bytes: u64,
+    /// Of those, in characters other than ASCII.
+    pub wide_bytes: u64,
+    /// ASCII digits and punctuation.
+    pub symbol_bytes: u64,
+    /// ASCII blanks, tabs and line ends.
+    pub space_bytes: u64,
+    /// Words: runs of bytes between blanks.
+    pub words: u64,
+    /// Messages of a chat; 0: plain text.
+    pub messages: u64,
+    /// Tokens known beside the text: token ids.
+    pub known: Tokens,
+    /// Tokens assumed beside the text: images and other media.
+    pub assumed: Tokens,
+}
+
+/// A text has at least `low` and at most `high` tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// At least.
+    pub low: Tokens,
+    /// At most.
+    pub high: Tokens,
+}
+
+/// Texts of one kind have about as many tokens per byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Kind {
+    chat: bool,
+    /// Bytes, to a factor of four up to 16 KiB.
+    size: u32,
+    wide: u8,
+    symbols: u8,
+    spaces: u8,
+    word_length: u8,
+}
+
+/// Tokens per byte.
+#[derive(Clone, Copy, Debug)]
+struct Ratio {
+    least: f64,
+    most: f64,
+    seen: u32,
+}
+
+impl TextSize {
+    /// Bytes, with what a chat template adds.
+    fn all_bytes(&self) -> u64 {
+        let chat = if self.messages > 0 { CHAT_BYTES } else { 0 };
+        self.bytes.saturating_add(chat).saturating_add(self.messages.saturating_mul(MESSAGE_BYTES))
+    }
+
+    fn beside(&self) -> Tokens {
+        self.known + self.assumed
+    }
+
+    fn kind(&self) -> Kind {
+        let narrow = self.bytes.saturating_sub(self.wide_bytes);
+        Kind {
+            chat: self.messages > 0,
+            size: (self.all_bytes().max(16).ilog2() / 2).min(7),
+            wide: step(self.wide_bytes, self.bytes, &[2, 25, 60]),
+            symbols: step(self.symbol_bytes, narrow, &[8, 18, 40]),
+            spaces: step(self.space_bytes, narrow, &[8, 30]),
+            // In hundredths of a letter.
+            word_length: step(narrow.saturating_sub(self.space_bytes), self.words, &[800, 1600]),
+        }
+    }
+
+    /// What holds for every tokenizer: a token is at least one byte, and none is longer than the longest.
+    pub(crate) fn hard(&self) -> Bounds {
+        let chat = if self.messages > 0 { CHAT_TOKENS } else { 0 };
+        let added = self.messages.saturating_mul(MESSAGE_TOKENS).saturating_add(chat + SPECIAL_TOKENS);
+        let low = self.beside() + Tokens(self.bytes / LONGEST_TOKEN_BYTES);
+        Bounds { low, high: self.beside() + Tokens(self.bytes.saturating_add(added)) }
+    }
+}
+
+/// How many of `limits`, in percent, `part` of `whole` reaches.
+fn step(part: u64, whole: u64, limits: &[u64]) -> u8 {
+    let percent = part.saturating_mul(100).checked_div(whole).unwrap_or(0);
+    u8::try_from(limits.iter().filter(|limit| percent >= **limit).count()).unwrap_or(u8::MAX)
+}
+
+/// What was learned of all models.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Texts {
+    models: BTreeMap<Box<str>, BTreeMap<Kind, Ratio>>,
+}
+
+impl Texts {
+    /// Bounds for a text sent to `model`.
+    pub(crate) fn bounds(&self, model: &str, text: &TextSize) -> Bounds {
+        let hard = text.hard();
+        let Some(ratio) = self.models.get(model).and_then(|kinds| kinds.get(&text.kind())) else {
+            return hard;
+        };
+        let margin = MARGIN + FIRST_MARGIN / f64::from(ratio.seen.max(1));
+        let bytes = real(text.all_bytes());
+        let low = (ratio.least * (1.0 - margin)).max(0.0) * bytes - SLACK;
+        let high = ratio.most * (1.0 + margin) * bytes + SLACK;
+        Bounds {
+            low: (text.beside() + Tokens(count_up(low))).max(hard.low),
+            high: (text.beside() + Tokens(count_up(high))).min(hard.high),
+        }
+    }
+
+    /// A text had `tokens` tokens.
+    pub(crate) fn take(&mut self, model: &str, text: &TextSize, tokens: Tokens) {
+        let bytes = text.all_bytes();
+        let new = !self.models.contains_key(model);
+        // What is assumed beside a text would be taken for its own.
+        if bytes == 0 || text.assumed > Tokens::ZERO || (new && self.models.len() >= MAX_MODELS) {
+            return;
+        }
+        let ratio = real(tokens.saturating_sub(text.known).0) / real(bytes);
+        let kinds = self.models.entry(model.into()).or_default();
+        let of_kind = kinds.entry(text.kind()).or_insert(Ratio { least: ratio, most: ratio, seen: 0 });
+        of_kind.least = of_kind.least.min(ratio);
+        of_kind.most = of_kind.most.max(ratio);
+        of_kind.seen = of_kind.seen.saturating_add(1);
+    }
+}
+
+impl Node {
+    /// What a request's prompt counts as: its text by the bound at which the decision is certain. Other prompts are
+    /// what they are.
+    ///
+    /// # Errors
+    /// The bounds, where the decision depends on how many tokens there really are: count them first, then ask with
+    /// [`Prompt::Counted`].
+    pub fn settle_count(&mut self, now: Mono, request: &Request<'_>) -> Result<Prompt, Bounds> {
+        let Prompt::Text(text) = request.prompt else { return Ok(request.prompt) };
+        let bounds = self.texts.bounds(request.model, &text);
+        // Counted as exactly so many, so that the context window is held against it as well.
+        let at = |tokens| {
+            let prompt = Prompt::Counted { text, tokens, count: PromptCount::Estimated };
+            self.foretell(now, &Request { prompt, ..*request })
+        };
+        let most = at(bounds.high);
+        // The grant may be less than what is asked because the window is full; at the other bound it would not be.
+        if most.is_ok_and(|granted| granted == request.max_tokens) || most.is_ok() && most == at(bounds.low) {
+            return Ok(Prompt::Counted { text, tokens: bounds.high, count: PromptCount::Bounded });
+        }
+        match at(bounds.low) {
+            // Room that is waited for is room for what there really is.
+            Err(reason) if reason.http_status() != 429 || request.wait.is_zero() => {
+                Ok(Prompt::Counted { text, tokens: bounds.low, count: PromptCount::Estimated })
+            }
+            _ => Err(bounds),
+        }
+    }
+
+    /// A text sent to `model` was counted: it has `tokens` tokens.
+    pub fn counted(&mut self, model: &str, text: &TextSize, tokens: Tokens) {
+        self.texts.take(model, text, tokens);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prose(bytes: u64) -> TextSize {
+        TextSize {
+            bytes,
+            symbol_bytes: bytes / 30,
+            space_bytes: bytes / 6,
+            words: bytes / 6,
+            ..TextSize::default()
+        }
+    }
+
+    #[test]
+    fn before_anything_is_learned_only_what_is_always_true_counts() {
+        let bounds = Texts::default().bounds("m", &prose(6400));
+        assert_eq!(bounds, Bounds { low: Tokens(50), high: Tokens(6404) });
+        let chat = TextSize { messages: 2, known: Tokens(1000), ..prose(640) };
+        assert_eq!(Texts::default().bounds("m", &chat), Bounds { low: Tokens(1005), high: Tokens(1964) });
+    }
+
+    #[test]
+    fn bounds_close_in_on_what_was_counted() {
+        let mut texts = Texts::default();
+        for bytes in 5000..5100 {
+            texts.take("m", &prose(bytes), Tokens(bytes / 4));
+        }
+        let Bounds { low, high } = texts.bounds("m", &prose(8000));
+        // 2,000 tokens less and more 15.6 %, and 8.
+        assert!((1675..=1682).contains(&low.0) && (2319..=2322).contains(&high.0), "{low} {high}");
+        // Another model, another size and another kind of text are not known by that.
+        let code = TextSize { symbol_bytes: 2000, ..prose(8000) };
+        for bounds in
+            [texts.bounds("n", &prose(8000)), texts.bounds("m", &prose(100)), texts.bounds("m", &code)]
+        {
+            assert!(bounds.high.0 >= 104, "{bounds:?}");
+        }
+        assert_eq!(texts.bounds("m", &code).high, Tokens(8004));
+    }
+
+    #[test]
+    fn one_text_alone_is_not_trusted_far() {
+        let mut texts = Texts::default();
+        texts.take("m", &prose(8000), Tokens(2000));
+        let Bounds { low, high } = texts.bounds("m", &prose(8000));
+        assert_eq!((low, high), (Tokens(492), Tokens(3508)));
+    }
+
+    #[test]
+    fn absurd_sizes_neither_overflow_nor_divide_by_nothing() {
+        let huge =
+            TextSize { bytes: u64::MAX, messages: u64::MAX, known: Tokens(u64::MAX), ..TextSize::default() };
+        let mut texts = Texts::default();
+        texts.take("m", &huge, Tokens(u64::MAX));
+        texts.take("m", &TextSize::default(), Tokens(3));
+        for text in [huge, TextSize::default()] {
+            let Bounds { low, high } = texts.bounds("m", &text);
+            assert!(low <= high, "{low} {high}");
+        }
+    }
+
+    #[test]
+    fn models_beyond_the_bound_are_not_learned() {
+        let mut texts = Texts::default();
+        for model in 0..=MAX_MODELS {
+            texts.take(&model.to_string(), &prose(8000), Tokens(2000));
+        }
+        assert_eq!(texts.models.len(), MAX_MODELS);
+    }
+}
