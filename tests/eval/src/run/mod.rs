@@ -1,0 +1,242 @@
+//! One run: arrivals → rule → engine → ends, in virtual time.
+//!
+//! ```text
+//! Arrive ─ decide ─┬─ denied (lost, or Retry once)
+//!                  └─ Reach ─ engine ─ StepEnd … ─ Told (unless lost)
+//! Scrape ─ Sample ─ Deliver ─ rule        Look: the rule's estimate against the truth
+//! ```
+
+mod engine;
+mod gateway;
+mod telemetry;
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap},
+    time::Duration,
+};
+
+use anyhow::Result;
+use gpuadmit_core::observation::RankReading;
+
+use crate::{
+    cells::Cell,
+    engine::{AisimEngine, Exposition, RequestId, Step},
+    estimation::Look,
+    hindsight,
+    measure::Measured,
+    policy::{Candidate, Policy, Streams},
+    random::{Random, hash},
+    request::Request,
+    time::{Nanos, SECOND, nanos},
+    world::World,
+};
+
+/// From a gateway's yes to the engine's queue: network, HTTP, tokenizer; milliseconds.
+const TRAVEL_MS: (f64, f64) = (5.0, 20.0);
+/// From the end of a step to the gateway's report of a request that ended in it.
+const REPORT_MS: (f64, f64) = (0.5, 5.0);
+/// A scrape takes so long, milliseconds …
+const SCRAPE_MS: (f64, f64) = (3.0, 30.0);
+/// … and sometimes, when the API server is busy, longer.
+const SLOW_SCRAPE_SHARE: f64 = 0.01;
+const SLOW_SCRAPE_MS: (f64, f64) = (200.0, 1500.0);
+/// Intervals between scrapes vary by this share.
+const JITTER: f64 = 0.1;
+/// Gateways report progress this often.
+const PROGRESS: Nanos = 10 * SECOND;
+/// A gateway forgets a stream in which nothing has come for so long.
+const STREAM_TIMEOUT: Nanos = 60 * SECOND;
+/// Mean time between two looks at a rule's estimate.
+const LOOK_S: f64 = 0.5;
+/// After the last arrival, what is in the engine may end for so long.
+const DRAIN: Nanos = 120 * SECOND;
+
+/// What happens next.
+#[derive(Clone, Debug)]
+enum Next {
+    Arrive(RequestId),
+    Retry(RequestId),
+    Reach(RequestId),
+    /// Of the engine's life so named.
+    StepEnd(u32),
+    Told(RequestId),
+    /// A client leaves.
+    Leave(RequestId),
+    /// The engine dies and is back, empty.
+    Restart,
+    Scrape,
+    /// A scrape's figures are taken; it delivers at the named time.
+    Sample {
+        sent: Nanos,
+        deliver: Nanos,
+    },
+    Deliver {
+        sent: Nanos,
+        sampled: Box<Sampled>,
+    },
+    Progress,
+    Look,
+}
+
+/// What a scrape brings, and whether the engine was idle then.
+#[derive(Clone, Debug)]
+struct Sampled {
+    reading: RankReading,
+    life: u32,
+    idle: bool,
+}
+
+/// One run.
+struct Run {
+    at: Nanos,
+    end: Nanos,
+    world: World,
+    engine: AisimEngine,
+    exposition: Exposition,
+    policy: Box<dyn Policy>,
+    streams: Streams,
+    /// Step under way and when it began.
+    step: Option<(Nanos, Step)>,
+    /// Which life of the engine this is.
+    life: u32,
+    /// Readings of an idle engine in a row.
+    idle_readings: u32,
+    queue: BinaryHeap<Reverse<(Nanos, u64)>>,
+    happenings: HashMap<u64, Next>,
+    next: u64,
+    /// Of scrapes and of looks: streams of their own, so that all rules meet the same.
+    scraping: Random,
+    looking: Random,
+    seed: u64,
+    interval: Nanos,
+    retry: bool,
+    looks: Vec<Look>,
+    gauge: Option<u64>,
+    /// Blocks × nanoseconds in use while requests arrived, and until when that is summed up.
+    used_time: (f64, Nanos),
+}
+
+/// What is left of a run when it is over.
+pub(crate) struct Played {
+    pub(crate) world: World,
+    pub(crate) looks: Vec<Look>,
+    /// Blocks × nanoseconds in use while requests arrived.
+    pub(crate) used_time: f64,
+    /// Reservations that the rule still holds.
+    pub(crate) held: Option<usize>,
+}
+
+/// Runs `candidate` in `cell`.
+pub(crate) fn run(cell: &Cell, candidate: &Candidate) -> Result<Measured> {
+    let policy = candidate.build(Duration::from_nanos(cell.interval));
+    let played = play(cell, cell.requests()?, policy)?;
+    let falsely_denied = hindsight::falsely_denied(cell, &played.world)?;
+    Ok(Measured::of(cell, candidate, &played, &falsely_denied))
+}
+
+/// Lets `policy` decide in `cell`.
+pub(crate) fn play(cell: &Cell, requests: Vec<Request>, policy: Box<dyn Policy>) -> Result<Played> {
+    let mut run = Run::new(cell, requests, policy)?;
+    run.play();
+    Ok(Played { held: run.policy.held(), world: run.world, looks: run.looks, used_time: run.used_time.0 })
+}
+
+impl Run {
+    fn new(cell: &Cell, requests: Vec<Request>, mut policy: Box<dyn Policy>) -> Result<Self> {
+        let setup = cell.setup();
+        let exposition = Exposition::new(&setup);
+        policy.started(0, &setup, exposition.reading());
+        let mut run = Self {
+            at: 0,
+            end: SECOND + cell.length,
+            world: World::new(setup, requests),
+            engine: AisimEngine::new(&setup)?,
+            exposition,
+            interval: policy.interval().unwrap_or(cell.interval),
+            policy,
+            streams: Streams::new(),
+            step: None,
+            life: 0,
+            idle_readings: 0,
+            queue: BinaryHeap::new(),
+            happenings: HashMap::new(),
+            next: 0,
+            scraping: Random::new(cell.seed, 3),
+            looking: Random::new(cell.seed, 4),
+            seed: cell.seed,
+            retry: cell.retry,
+            looks: Vec::new(),
+            gauge: None,
+            used_time: (0.0, SECOND),
+        };
+        if let Some(at) = cell.restart {
+            run.plan(SECOND + at, Next::Restart);
+        }
+        Ok(run)
+    }
+}
+
+impl Run {
+    fn play(&mut self) {
+        for id in 0..self.world.requests.len() as RequestId {
+            let at = self.world.request(id).at;
+            self.plan(at, Next::Arrive(id));
+        }
+        self.plan(self.interval.min(SECOND) / 2, Next::Scrape);
+        self.plan(PROGRESS, Next::Progress);
+        self.plan(SECOND, Next::Look);
+        while let Some(Reverse((at, key))) = self.queue.pop() {
+            if at > self.end + DRAIN || (at > self.end && self.idle_readings >= 2) {
+                break;
+            }
+            self.at = at;
+            if let Some(next) = self.happenings.remove(&key) {
+                self.happen(next);
+            }
+        }
+        self.account();
+    }
+
+    fn plan(&mut self, at: Nanos, next: Next) {
+        self.queue.push(Reverse((at, self.next)));
+        self.happenings.insert(self.next, next);
+        self.next += 1;
+    }
+
+    /// A delay of request `id`, the same whatever the rule.
+    fn soon(&self, id: RequestId, (low, high): (f64, f64)) -> Nanos {
+        self.at + nanos(Random::new(self.seed, hash(5, u64::from(id))).between(low, high) / 1e3)
+    }
+
+    fn happen(&mut self, next: Next) {
+        match next {
+            Next::Arrive(id) => self.arrive(id, false),
+            Next::Retry(id) => self.arrive(id, true),
+            Next::Reach(id) => self.reach(id),
+            Next::StepEnd(life) if life == self.life => self.step_end(),
+            Next::StepEnd(_) => {}
+            Next::Told(id) => self.told(id),
+            Next::Leave(id) => self.client_leaves(id),
+            Next::Restart => self.restart(),
+            Next::Scrape => self.scrape(),
+            Next::Sample { sent, deliver } => {
+                let (reading, idle) = (self.exposition.reading(), self.world.live.is_empty());
+                let sampled = Box::new(Sampled { reading, life: self.life, idle });
+                self.plan(deliver, Next::Deliver { sent, sampled });
+            }
+            Next::Deliver { sent, sampled } => self.deliver(sent, *sampled),
+            Next::Progress => self.progress(),
+            Next::Look => self.look(),
+        }
+    }
+
+    /// Sums up use until now.
+    fn account(&mut self) {
+        let until = self.at.min(self.end);
+        let (sum, from) = self.used_time;
+        if until > from {
+            self.used_time = (sum + self.world.used as f64 * (until - from) as f64, until);
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Scrapes on their way to the rule, and looks at what it makes of them.
+
+use std::time::Duration;
+
+use gpuadmit_core::{observation::EngineReading, units::Span};
+
+use super::{JITTER, LOOK_S, Next, Run, SCRAPE_MS, SLOW_SCRAPE_MS, SLOW_SCRAPE_SHARE, Sampled};
+use crate::{
+    estimation::{Look, raw_gauge},
+    policy::{Stream, mono},
+    time::{MILLISECOND, Nanos, nanos, seconds},
+};
+
+impl Run {
+    pub(super) fn scrape(&mut self) {
+        let range = if self.scraping.chance(SLOW_SCRAPE_SHARE) { SLOW_SCRAPE_MS } else { SCRAPE_MS };
+        let takes = nanos(self.scraping.between(range.0, range.1) / 1e3);
+        let sample = self.at + nanos(seconds(takes) * self.scraping.between(0.2, 0.9));
+        let deliver = self.at + takes;
+        self.plan(sample, Next::Sample { sent: self.at, deliver });
+        let pause = seconds(self.interval) * self.scraping.between(1.0 - JITTER, 1.0 + JITTER);
+        self.plan((self.at + nanos(pause)).max(deliver + MILLISECOND), Next::Scrape);
+    }
+
+    pub(super) fn deliver(&mut self, sent: Nanos, Sampled { reading, life, idle }: Sampled) {
+        self.idle_readings = if idle { self.idle_readings + 1 } else { 0 };
+        self.gauge = raw_gauge(&reading, &self.world.setup);
+        let reading = EngineReading {
+            span: Span { not_before: mono(sent), not_after: mono(self.at) },
+            ranks: vec![reading],
+            asleep: Some(false),
+            process_start: Some(f64::from(life)),
+            interval: Duration::from_nanos(self.interval),
+            cpu_cost: Duration::from_millis(1),
+            malformed: 0,
+        };
+        self.policy.scraped(self.at, &reading);
+    }
+
+    pub(super) fn look(&mut self) {
+        let ledger: u64 = {
+            let held = |stream: &Stream| self.world.blocks(stream.prompt + stream.generated);
+            self.streams.values().map(held).sum()
+        };
+        if let Some(estimate) = self.policy.estimate(self.at) {
+            self.looks.push(Look { truth: self.world.used, estimate, gauge: self.gauge, ledger });
+        }
+        let pause = nanos(self.looking.exponential(LOOK_S));
+        self.plan(self.at + pause.max(MILLISECOND), Next::Look);
+    }
+}
