@@ -87,7 +87,8 @@ impl Node {
             // A session that is new here, or was elsewhere, has nothing cached but what all share.
             let here = known.map(|known| known.filter(|(home, _)| *home == index));
             let cached = here.map(|here| here.map_or(Tokens::ZERO, |(_, prompt)| prompt));
-            let grounds = Grounds { now, settings: &self.settings, book: &self.book, class, cached };
+            let (settings, book, guard) = (&self.settings, &self.book, &self.guard);
+            let grounds = Grounds { now, settings, book, class, cached, guard };
             let mut weighed = decision::weigh(engine, request, &grounds);
             engine.hold_back(request, &self.settings, &mut weighed);
             (index, weighed)
@@ -137,6 +138,9 @@ impl Node {
         engine.ledger.insert(id, reservation);
         if weighed.probe {
             engine.live.probing(now, id);
+        }
+        if weighed.guard_probe {
+            self.guard.probing(now, &engine.facts.engine, need.prompt, id);
         }
         if let Some(key) = request.session_key {
             self.affinity.note(key, index, need.prompt);

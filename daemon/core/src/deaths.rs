@@ -164,6 +164,7 @@ impl Node {
         if let Some(engine) = self.engines.get_mut(index) {
             engine.down_event = Some(cursor);
         }
+        self.blame(now, index, &verdict);
         Some(cursor)
     }
 

@@ -3,11 +3,13 @@
 use std::{cmp::Reverse, time::Duration};
 
 use crate::{
+    blame::prompts,
     book::{Book, ClassKey},
     cost::Work,
     engine::Engine,
     explain::{Peak, Terms},
     forecast::{Footprint, Outlook, sigmas},
+    guard::{self, Guard, SizeClass},
     lengths::Survival,
     liveness::Gate,
     need::{Misfit, Need},
@@ -26,6 +28,8 @@ pub(crate) struct Weighed {
     pub(crate) observed: Option<Reason>,
     /// Let through to find out whether a suspect engine lives.
     pub(crate) probe: bool,
+    /// Let through to find out whether prompts of its size still kill the engine.
+    pub(crate) guard_probe: bool,
     pub(crate) retry_after: Option<Duration>,
     pub(crate) need: Option<Need>,
     pub(crate) terms: Option<Terms>,
@@ -51,6 +55,8 @@ pub(crate) struct Grounds<'a> {
     pub(crate) class: ClassKey,
     /// Prompt tokens of its session that the engine it was last sent to has computed before.
     pub(crate) cached: Option<Tokens>,
+    /// What kept killing engines.
+    pub(crate) guard: &'a Guard,
 }
 
 impl Weighed {
@@ -59,6 +65,7 @@ impl Weighed {
             denied: Some(reason),
             observed: None,
             probe: false,
+            guard_probe: false,
             retry_after,
             need: None,
             terms: None,
@@ -91,7 +98,7 @@ impl Weighed {
 
 /// Weighs `request` against `engine`.
 pub(crate) fn weigh(engine: &Engine, request: &Request<'_>, grounds: &Grounds<'_>) -> Weighed {
-    let Grounds { now, settings, book, class, cached } = *grounds;
+    let Grounds { now, settings, book, class, cached, guard } = *grounds;
     let survival = book.survival(&engine.model(), class);
     let unlimited = match settings.risk.of(request.class) {
         risk if risk > 0.0 => survival.exceeded_by(UNLIMITED_RISK),
@@ -114,6 +121,15 @@ pub(crate) fn weigh(engine: &Engine, request: &Request<'_>, grounds: &Grounds<'_
         }
         Gate::Open if weighed.denied.is_none() => in_time(engine, request, now, &mut weighed),
         Gate::Open => {}
+    }
+    if weighed.denied.is_none() {
+        match guard.gate(now, &engine.facts.engine, need.prompt) {
+            guard::Gate::Open => {}
+            guard::Gate::Probe => weighed.guard_probe = true,
+            guard::Gate::Closed(wait) => {
+                (weighed.denied, weighed.retry_after) = (Some(Reason::LearnedGuard), Some(wait));
+            }
+        }
     }
     let state_denied = weighed.denied.is_some_and(|reason| reason.http_status() == 503);
     if engine.mode(settings) == Mode::Observe && !state_denied {
@@ -323,6 +339,11 @@ pub(crate) fn sentence(
         }
         Reason::Pace => format!("tokens of engine {name} come more slowly than the objective"),
         Reason::DeviceMemory => format!("other processes took device memory that engine {name} needs"),
+        Reason::LearnedGuard => {
+            let prompt = weighed.and_then(Weighed::prompt).map_or(Tokens::ZERO, |(prompt, _)| prompt);
+            let prompts = prompts(SizeClass::of(prompt));
+            format!("{prompts} have ended engine {name} before (gpuadmit guard list)")
+        }
         Reason::LedgerFull => "the ledger is full (limits.reservations)".into(),
         _ => {
             let why = engine.map_or("", |engine| engine.live.why.as_str());

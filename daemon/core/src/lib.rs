@@ -10,7 +10,7 @@
 //!   `forecast` (the future of all requests together), which rests on `lengths` and `book` (how long outputs get).
 //! - `engine`: all of these for one engine. `matching`: which of our requests a reading shows. `showing`: what they hold.
 //!   `liveness`: is the engine alive. `device`: device memory and who has it.
-//! - `deaths` (whose process ended) and [`verdict`] (by whom), `guard` (what kept killing an engine), `xid`.
+//! - `deaths` (whose process ended) and [`verdict`] (by whom), [`guard`] (what kept killing an engine), `xid`.
 //! - `demand`: what is asked of an engine against what it can do. `decision`: the order of the checks. `admit`, `observe`
 //!   and `show`: the node's three other sides.
 //! - [`event`], [`explain`], [`snapshot`]: what comes out besides the decisions.
@@ -18,6 +18,7 @@
 mod admit;
 mod affinity;
 mod band;
+mod blame;
 pub mod book;
 mod cost;
 pub mod count;
@@ -30,7 +31,7 @@ pub mod event;
 pub mod explain;
 mod figures;
 mod forecast;
-mod guard;
+pub mod guard;
 pub mod host;
 mod idempotency;
 mod ledger;

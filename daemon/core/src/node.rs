@@ -14,6 +14,7 @@ use crate::{
     engine::Engine,
     event::{EventKind, History},
     explain::Records,
+    guard::Guard,
     idempotency::RequestIds,
     ledger::Reservation,
     observation::SourceReport,
@@ -89,6 +90,7 @@ pub struct Node {
     /// Where foreseeing goes on, likewise.
     foreseen: (usize, Option<ReservationId>),
     pub(crate) book: Book,
+    pub(crate) guard: Guard,
     /// What is learned of the tokens of texts.
     pub(crate) texts: Texts,
     pub(crate) no_name: Arc<str>,
@@ -117,6 +119,7 @@ impl Node {
             sweep: (0, None),
             foreseen: (0, None),
             book: Book::default(),
+            guard: Guard::default(),
             texts: Texts::default(),
             no_name: "".into(),
             touched: Touched::None,
@@ -145,12 +148,13 @@ impl Node {
         let Some(index) = self.holder(id) else { return Completed::Ended };
         self.touch(index);
         let Some(engine) = self.engines.get_mut(index) else { return Completed::Ended };
-        let model = engine.model();
+        let (name, model) = (Arc::clone(&engine.facts.engine), engine.model());
         let Some(ended) = engine.end(id, now, completion.outcome) else { return Completed::Ended };
         if completion.output_tokens.is_some() && completion.outcome == Outcome::Ok {
             engine.told = engine.told.saturating_add(u64::from(ended.n));
         }
         self.learn_length(&model, &ended, completion);
+        self.absolve(now, &name, ended.prompt, id, completion.outcome);
         if let (Some((model, text)), Some(tokens)) = (&ended.text, completion.prompt_tokens) {
             self.texts.take(model, text, tokens);
         }
@@ -215,6 +219,7 @@ impl Node {
             self.tell_demand(now, index);
         }
         self.look_at_deaths(now);
+        self.expire_guards(now);
         self.sweep(now);
         self.foresee(now);
         self.book.refresh(CLASSES_PER_TICK);

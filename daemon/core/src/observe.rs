@@ -72,6 +72,7 @@ impl Node {
                     Fate::Restarted => self.restarted(now, index),
                     Fate::LostProcess(role) => self.found_missing(now, index, role),
                 }
+                self.reconsider(now, index);
             }
         }
         let processes = self.engines.iter().flat_map(|engine| &engine.facts.processes);
@@ -209,6 +210,11 @@ impl Node {
         let Some(free) = free_now else { return };
         let danger = worst >= settings.co_tenant_growth && free < settings.device_floor;
         let over = worst.times(2) < settings.co_tenant_growth || free > settings.device_floor.times(2);
+        if danger {
+            for engine in self.engines.iter().filter(|engine| engine.devices.contains(uuid)) {
+                self.guard.exonerate(&engine.facts.engine);
+            }
+        }
         let (kind, message) = if danger && !device.growth_told {
             let text = format!(
                 "other processes on device {uuid} grew by {worst} since its engine started; {free} free"
