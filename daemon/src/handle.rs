@@ -15,6 +15,7 @@ use std::{
 use gpuadmit_core::{
     event::Event,
     explain::Record,
+    guard,
     node::{Completed, Node, Standing},
     observation::Observation,
     request::{Completion, Decision, Reference, Request, RequestError, ReservationId, SessionId},
@@ -129,6 +130,29 @@ impl Handle {
     #[must_use]
     pub fn adopt(&self, session: SessionId, ids: &[ReservationId]) -> Vec<ReservationId> {
         self.with(|node, now| node.adopt(now, session, ids))
+    }
+
+    /// Learned guards that hold.
+    #[must_use]
+    pub fn guards(&self) -> Vec<guard::Held> {
+        self.with(|node, now| node.guards(now))
+    }
+
+    /// Lifts the learned guards of `engine`, or all; returns how many.
+    #[must_use]
+    pub fn clear_guards(&self, engine: Option<&str>) -> usize {
+        self.with(|node, now| node.clear_guards(now, engine))
+    }
+
+    /// The guards, for the next run.
+    #[must_use]
+    pub fn keep_guards(&self) -> guard::Kept {
+        self.with(|node, now| node.keep_guards(now))
+    }
+
+    /// Takes up the guards of an earlier run.
+    pub fn take_up_guards(&self, kept: guard::Kept) {
+        self.with(|node, now| node.take_up_guards(now, kept));
     }
 
     /// The newest `most` decisions, newest first.

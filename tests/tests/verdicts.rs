@@ -355,3 +355,66 @@ fn a_frozen_engine_tells_what_the_scheduler_says_of_it() {
     let why = "requests are due, but no step for 2.4 s: its EngineCore (pid 101) is stopped (T)";
     assert_eq!(state(&mut node, at(3.0)), (EngineState::Suspect, why.into()));
 }
+
+/// Lets the engine start again and answer a second later.
+fn starts(node: &mut Node, start: f64) {
+    let mut anew = facts("e", 16_000, at(start));
+    anew.processes[0].start_ticks = at(start).0;
+    anew.processes.push(EngineProcess { pid: CORE, start_ticks: 1, role: ProcessRole::EngineCore });
+    node.observe(at(start), Observation::Engine(Box::new(anew)));
+    node.observe(at(start + 1.0), reading("e", at(start + 1.0), vec![rank(0, 1000, 0, 0, 0, 0)]));
+}
+
+/// Lets the engine run out of device memory with a prompt of `tokens` in flight, and start again.
+fn runs_out(node: &mut Node, start: f64, tokens: u64, failed_allocation: bool) {
+    starts(node, start);
+    let _ = admitted(&node.admit(at(start + 2.0), &request(tokens, Some(10))).unwrap());
+    if failed_allocation {
+        let what = ProcessChange::AllocationFailed { requested: Some(Bytes(96 << 20)), call: "cuMemCreate" };
+        happens(node, at(start + 3.0), CORE, what);
+    }
+    happens(node, at(start + 3.5), CORE, exit(Some(1), None));
+    node.handle_timeout(at(start + 4.0));
+}
+
+#[test]
+fn prompts_of_a_size_that_ended_an_engine_twice_are_held_back_until_they_are_cleared() {
+    let mut node = node();
+    runs_out(&mut node, 10.0, 6000, true);
+    runs_out(&mut node, 100.0, 6000, true);
+    assert_eq!(node.guards(at(110.0)).len(), 1);
+    // Alive again: the deadly size is held back, others are served.
+    starts(&mut node, 119.0);
+    let denial = node.admit(at(121.0), &request(6100, Some(10))).unwrap();
+    assert_eq!(denied(&denial).reason, Reason::LearnedGuard);
+    assert!(denied(&denial).message.contains("prompts of 5793 to 8191 tokens have ended engine e"));
+    let _ = admitted(&node.admit(at(121.0), &request(4000, Some(10))).unwrap());
+    assert_eq!(node.snapshot(at(121.0)).engines[0].guards.len(), 1);
+    assert_eq!(node.clear_guards(at(122.0), Some("other")), 0);
+    assert_eq!(node.clear_guards(at(122.0), None), 1);
+    let _ = admitted(&node.admit(at(123.0), &request(6100, Some(10))).unwrap());
+    let events = node.history().after(0, usize::MAX).0;
+    let guard = |event: &&Event| matches!(event.kind, EventKind::GuardSet | EventKind::GuardLifted);
+    assert_eq!(events.iter().filter(guard).count(), 2);
+}
+
+#[test]
+fn a_death_of_another_cause_between_two_is_an_alibi() {
+    let mut node = node();
+    runs_out(&mut node, 10.0, 6000, true);
+    runs_out(&mut node, 100.0, 6000, false);
+    runs_out(&mut node, 200.0, 6000, true);
+    assert_eq!(node.guards(at(210.0)), vec![]);
+}
+
+#[test]
+fn guards_outlive_the_daemon() {
+    let mut before = node();
+    runs_out(&mut before, 10.0, 6000, true);
+    runs_out(&mut before, 100.0, 6000, true);
+    let mut after = node();
+    after.take_up_guards(at(0.5), before.keep_guards(at(200.0)));
+    let denial = after.admit(at(1.0), &request(1000, Some(10))).unwrap();
+    assert!(matches!(denial.verdict, gpuadmit_core::request::Verdict::Admit(_)));
+    assert_eq!(after.guards(at(1.0)).len(), 1);
+}

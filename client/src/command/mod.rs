@@ -6,6 +6,7 @@ mod completions;
 mod duration;
 mod events;
 mod explain;
+mod guard;
 mod headroom;
 mod man;
 mod output;
@@ -45,6 +46,7 @@ enum Sub {
     Explain(explain::Explain),
     Events(events::Events),
     Headroom(headroom::Headroom),
+    Guard(guard::Guard),
     ReleaseGpu(release_gpu::ReleaseGpu),
     Plan(Box<plan::Plan>),
     Completions(completions::Completions),
@@ -96,6 +98,7 @@ impl Sub {
             Self::Explain(explain) => explain.run(connection, output).await,
             Self::Events(events) => events.run(connection, output).await,
             Self::Headroom(headroom) => headroom.run(connection, output).await,
+            Self::Guard(guard) => guard.run(connection, output).await,
             Self::ReleaseGpu(release) => release.run(connection, output).await,
             Self::Completions(completions) => completions.run(output),
             Self::Man(man) => man.run(),

@@ -6,6 +6,7 @@ use gpuadmit_client::v1::{
 };
 
 use super::{
+    guard::held_back,
     numbers::{UNKNOWN, age, count, counted, duration, or_unknown, percent, rate, share},
     paint::{Mood, Paint},
     text::{bar, fitted, flow, sentence},
@@ -27,6 +28,9 @@ pub(crate) fn engine(engine: &Engine, paint: Paint) -> String {
         text += "  KV cache  unknown\n";
     }
     text += &flow("  requests  ", ", ", &requests(engine));
+    for guard in &engine.guards {
+        text += &flow("  guard     ", ", ", &held_back(guard));
+    }
     text += &flow("  headroom  ", ", ", &headroom(engine.headroom.as_ref()));
     text += &told("            ", &other_classes(&engine.headroom_by_class));
     text += &told("  demand    ", &demand(engine.demand.as_ref(), engine.rejections.as_ref(), paint));

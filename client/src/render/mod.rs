@@ -5,6 +5,7 @@ mod device;
 mod engine;
 pub(crate) mod event;
 pub(crate) mod explain;
+pub(crate) mod guard;
 pub(crate) mod headroom;
 mod numbers;
 mod paint;

@@ -318,19 +318,12 @@ impl Guard {
 
     /// All guards.
     pub(crate) fn held(&self, now: Mono) -> Vec<Held> {
-        let engines = self.engines.iter();
-        let held = engines.flat_map(|(engine, guarded)| {
-            guarded.holds.iter().map(move |hold| Held {
-                engine: Arc::clone(engine),
-                size: hold.size,
-                deaths: hold.deaths,
-                configuration: guarded.configuration.clone(),
-                left: hold.until.since(now),
-                probe_in: hold.next_probe.since(now),
-                pause: hold.pause,
-            })
-        });
-        held.collect()
+        self.engines.iter().flat_map(|(engine, guarded)| guarded.held(now, engine)).collect()
+    }
+
+    /// Those of one engine.
+    pub(crate) fn of(&self, now: Mono, engine: &Arc<str>) -> Vec<Held> {
+        self.engines.get(engine).into_iter().flat_map(|guarded| guarded.held(now, engine)).collect()
     }
 
     /// All that is to outlive the daemon.
@@ -379,6 +372,20 @@ impl Guard {
         let guarded = self.engines.entry(engine).or_default();
         guarded.configuration = configuration;
         Some(guarded)
+    }
+}
+
+impl Guarded {
+    fn held(&self, now: Mono, engine: &Arc<str>) -> impl Iterator<Item = Held> {
+        self.holds.iter().map(move |hold| Held {
+            engine: Arc::clone(engine),
+            size: hold.size,
+            deaths: hold.deaths,
+            configuration: self.configuration.clone(),
+            left: hold.until.since(now),
+            probe_in: hold.next_probe.since(now),
+            pause: hold.pause,
+        })
     }
 }
 

@@ -67,6 +67,7 @@ impl Node {
             scrape_interval: engine.interval,
             scrape_cpu_share: share.filter(|share| share.is_finite()),
             bypass_requests: engine.bypass(),
+            guards: self.guard.of(now, &engine.facts.engine),
         }
     }
 

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     event::Event,
+    guard::Held,
     observation::{DeviceMemory, EngineProcess, SourceHealth},
     request::{Class, Headroom, Reason},
     settings::Mode,
@@ -116,6 +117,8 @@ pub struct EngineSnapshot {
     pub scrape_cpu_share: Option<f64>,
     /// Requests at the engine that did not come through admission.
     pub bypass_requests: Option<u64>,
+    /// Prompt sizes held back from it.
+    pub guards: Vec<Held>,
 }
 
 /// Headroom of an engine for requests of each class; they differ by the risk that each may take.

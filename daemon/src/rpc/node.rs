@@ -4,7 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use gpuadmit_core::{event::Event, snapshot::Snapshot};
 use gpuadmit_proto::v1::{
-    EngineHeadroom, ExplainRequest, ExplainResponse, ReleaseGpuRequest, ReleaseGpuResponse, StatusRequest,
+    ClearGuardsRequest, ClearGuardsResponse, EngineHeadroom, ExplainRequest, ExplainResponse,
+    ListGuardsRequest, ListGuardsResponse, ReleaseGpuRequest, ReleaseGpuResponse, StatusRequest,
     StatusResponse, WatchEventsRequest, WatchEventsResponse, WatchHeadroomRequest, WatchHeadroomResponse,
     explain_request::What, node_server,
 };
@@ -131,6 +132,32 @@ impl node_server::Node for Node {
         let released = release(Duration::from_millis(duration)).await;
         Ok(Response::new(ReleaseGpuResponse { released }))
     }
+
+    async fn list_guards(
+        &self,
+        request: Request<ListGuardsRequest>,
+    ) -> Result<Response<ListGuardsResponse>, Status> {
+        let engine = engine_of(request.get_ref().engine.as_ref())?;
+        let held = self.parts.handle.guards().into_iter();
+        let wanted = held.filter(|held| engine.is_none_or(|engine| *held.engine == *engine));
+        Ok(Response::new(ListGuardsResponse { guards: wanted.map(|held| status::guard(&held)).collect() }))
+    }
+
+    async fn clear_guards(
+        &self,
+        request: Request<ClearGuardsRequest>,
+    ) -> Result<Response<ClearGuardsResponse>, Status> {
+        let engine = engine_of(request.get_ref().engine.as_ref())?;
+        let cleared = self.parts.handle.clear_guards(engine);
+        Ok(Response::new(ClearGuardsResponse { cleared: u32::try_from(cleared).unwrap_or(u32::MAX) }))
+    }
+}
+
+/// The engine asked for, where one is.
+fn engine_of(engine: Option<&String>) -> Result<Option<&str>, Status> {
+    let engine = engine.map(String::as_str).filter(|engine| !engine.is_empty());
+    check::name("engine", engine.unwrap_or_default(), 0, "at most 128 bytes").map_err(invalid)?;
+    Ok(engine)
 }
 
 /// Sends the headroom of the engines watched whenever it has changed, at most once in `every`.

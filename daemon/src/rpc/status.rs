@@ -5,6 +5,7 @@ use std::time::SystemTime;
 use gpuadmit_core::{
     event::{Event, Severity},
     explain::{Record, Terms},
+    guard::Held,
     node::Standing,
     observation::{EngineProcess, ProcessRole, SourceHealth},
     request::Class,
@@ -91,6 +92,7 @@ fn engine(from: &EngineSnapshot, now: Mono) -> v1::Engine {
         headroom_by_class: class_headrooms(&from.headrooms),
         demand: Some(demand(&from.demand)),
         rejections: Some(rejections(from.rejections)),
+        guards: from.guards.iter().map(guard).collect(),
     }
 }
 
@@ -221,6 +223,18 @@ fn source(from: &SourceSnapshot) -> v1::Source {
         detail: from.detail.clone(),
         age_ms: Some(millis(from.age)),
         busy_us: from.busy.map(|busy| u64::try_from(busy.as_micros()).unwrap_or(u64::MAX)),
+    }
+}
+
+pub(super) fn guard(from: &Held) -> v1::Guard {
+    v1::Guard {
+        engine: from.engine.as_ref().into(),
+        prompt_tokens_min: from.size.shortest().0,
+        prompt_tokens_max: from.size.longest().0,
+        deaths: from.deaths,
+        configuration: from.configuration.clone(),
+        left_ms: millis(from.left),
+        probe_in_ms: millis(from.probe_in),
     }
 }
 

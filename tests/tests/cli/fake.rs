@@ -8,8 +8,9 @@ use std::{
 };
 
 use gpuadmit_proto::v1::{
-    AdmitRequest, AdmitResponse, Admitted, CompleteRequest, CompleteResponse, DecisionRecord, Denied, Device,
-    DeviceHeadroom, Engine, EngineHeadroom, EngineState, Event, ExplainRequest, ExplainResponse, Headroom,
+    AdmitRequest, AdmitResponse, Admitted, ClearGuardsRequest, ClearGuardsResponse, CompleteRequest,
+    CompleteResponse, DecisionRecord, Denied, Device, DeviceHeadroom, Engine, EngineHeadroom, EngineState,
+    Event, ExplainRequest, ExplainResponse, Guard, Headroom, ListGuardsRequest, ListGuardsResponse,
     ProgressRequest, ProgressResponse, ReleaseGpuRequest, ReleaseGpuResponse, SessionRequest,
     SessionResponse, StatusRequest, StatusResponse, Terms, WatchEventsRequest, WatchEventsResponse,
     WatchHeadroomRequest, WatchHeadroomResponse,
@@ -179,6 +180,25 @@ impl Node for Fake {
     async fn release_gpu(&self, request: Request<ReleaseGpuRequest>) -> Outcome<ReleaseGpuResponse> {
         self.asked().release = Some(request.into_inner());
         Ok(Response::new(ReleaseGpuResponse { released: true }))
+    }
+
+    async fn list_guards(&self, _request: Request<ListGuardsRequest>) -> Outcome<ListGuardsResponse> {
+        Ok(Response::new(ListGuardsResponse { guards: vec![guard()] }))
+    }
+
+    async fn clear_guards(&self, request: Request<ClearGuardsRequest>) -> Outcome<ClearGuardsResponse> {
+        let engine = request.into_inner().engine;
+        Ok(Response::new(ClearGuardsResponse { cleared: if engine.as_deref() == Some("a") { 1 } else { 2 } }))
+    }
+}
+
+fn guard() -> Guard {
+    Guard {
+        engine: "a".into(),
+        prompt_tokens_min: 5_793,
+        prompt_tokens_max: 8_191,
+        deaths: 2,
+        ..Guard::default()
     }
 }
 

@@ -259,6 +259,18 @@ async fn the_driver_is_released_for_the_time_given() {
     assert_eq!(fixture.fake.asked().release.unwrap_or_default().duration_ms, 600_000);
 }
 
+#[tokio::test]
+async fn guards_are_listed_and_lifted() {
+    let fixture = Fixture::new();
+    let listed = fixture.run(&["guard", "list"]).await;
+    assert_ended(&listed, 0);
+    assert!(String::from_utf8_lossy(&listed.stdout).contains("prompts of 5,793 to 8,191 tokens held back"));
+    let lifted = fixture.run(&["guard", "clear", "--engine", "a"]).await;
+    assert_eq!(String::from_utf8_lossy(&lifted.stdout), "1 guard lifted\n");
+    let lifted = fixture.run(&["guard", "clear"]).await;
+    assert_eq!(String::from_utf8_lossy(&lifted.stdout), "2 guards lifted\n");
+}
+
 /// Starts a command that goes on, waits for its first line, does `then`, and returns how it ended.
 async fn after_first_line(
     mut command: Command,
