@@ -80,6 +80,7 @@ impl Daemon {
             simulated,
             release_gpu: sources.release_gpu.clone(),
             message_bytes: usize::try_from(config.limits.message_bytes).unwrap_or(usize::MAX),
+            waits_per_session: usize::try_from(config.queue.waits_per_session).unwrap_or(usize::MAX),
             stopping: stopping.subscribe(),
         })?);
         Ok(Self { config, incoming, handle, services, stopping, outputs, _sources: sources })

@@ -5,10 +5,13 @@
 //! a bounded rate. Everything else is a direct call: checking and reserving is one atomic step without a scheduler hop.
 
 use std::{
+    collections::BTreeMap,
+    pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
+    task::{Context, Poll},
     time::Duration,
 };
 
@@ -18,13 +21,17 @@ use gpuadmit_core::{
     guard,
     node::{Completed, Node, Standing},
     observation::Observation,
-    request::{Completion, Decision, Reference, Request, RequestError, ReservationId, SessionId},
+    queue::{Answer, Ticket},
+    report::EngineReport,
+    request::{
+        Completion, Decision, Outcome, Reference, Request, RequestError, ReservationId, SessionId, Verdict,
+    },
     settings::Settings,
     snapshot::Snapshot,
     units::{Mono, Tokens},
 };
 use tokio::{
-    sync::{Notify, watch},
+    sync::{Notify, oneshot, watch},
     time::{MissedTickBehavior, interval, sleep},
 };
 
@@ -57,6 +64,59 @@ struct Locked {
     /// What [`Handle::run_timeouts`] sleeps for; `None`: for nothing.
     armed: Option<Mono>,
     page: Option<page::Writer>,
+    /// Where those who wait for room are answered; as many as the node lets wait.
+    waiting: BTreeMap<Ticket, oneshot::Sender<Decision>>,
+}
+
+impl Locked {
+    /// Answers of the node to those who waited, to be sent without the lock.
+    fn answers(&mut self) -> Vec<(oneshot::Sender<Decision>, Decision)> {
+        let answers = std::iter::from_fn(|| self.node.poll_grant());
+        answers.filter_map(|(ticket, decision)| Some((self.waiting.remove(&ticket)?, decision))).collect()
+    }
+}
+
+/// A decision, or a place in a queue.
+#[derive(Debug)]
+pub enum Asked {
+    /// It is decided.
+    Now(Decision),
+    /// The decision comes later.
+    Later(Waiting),
+}
+
+/// Waits for a decision. Dropped, it gives up its place, and what was granted meanwhile.
+#[derive(Debug)]
+pub struct Waiting {
+    handle: Handle,
+    ticket: Ticket,
+    answer: oneshot::Receiver<Decision>,
+    answered: bool,
+}
+
+impl Future for Waiting {
+    /// `None`: the node is gone.
+    type Output = Option<Decision>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = Pin::new(&mut self.answer).poll(cx);
+        self.answered |= answer.is_ready();
+        answer.map(Result::ok)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if self.answered {
+            return;
+        }
+        self.handle.cancel(self.ticket);
+        // What is sent after this comes back to its sender, who gives it up.
+        self.answer.close();
+        if let Ok(decision) = self.answer.try_recv() {
+            self.handle.give_up(&decision);
+        }
+    }
 }
 
 impl Handle {
@@ -66,7 +126,7 @@ impl Handle {
         let mut node = Node::new(settings, epoch);
         let first = Arc::new(node.snapshot(clock::now()));
         Self(Arc::new(Shared {
-            node: Mutex::new(Locked { node, armed: None, page: None }),
+            node: Mutex::new(Locked { node, armed: None, page: None, waiting: BTreeMap::new() }),
             sessions: AtomicU64::new(1),
             sooner: Notify::new(),
             newest_event: watch::Sender::new(0),
@@ -95,7 +155,28 @@ impl Handle {
         Arc::new(move |observation| handle.observe(observation))
     }
 
-    /// Decides on a request.
+    /// Decides on a request, which waits for room as long as it says.
+    ///
+    /// # Errors
+    /// The caller's mistakes; a denial is a [`Decision`].
+    pub fn ask(&self, request: &Request<'_>) -> Result<Asked, RequestError> {
+        let (ticket, answer) = match self.with_locked(|locked, now| {
+            Ok(match locked.node.admit_or_wait(now, request)? {
+                Answer::Decided(decision) => Err(decision),
+                Answer::Wait(ticket) => {
+                    let (sender, answer) = oneshot::channel();
+                    locked.waiting.insert(ticket, sender);
+                    Ok((ticket, answer))
+                }
+            })
+        })? {
+            Ok(place) => place,
+            Err(decision) => return Ok(Asked::Now(decision)),
+        };
+        Ok(Asked::Later(Waiting { handle: self.clone(), ticket, answer, answered: false }))
+    }
+
+    /// Decides on a request at once, however long it would wait.
     ///
     /// # Errors
     /// The caller's mistakes; a denial is a [`Decision`].
@@ -113,6 +194,31 @@ impl Handle {
     #[must_use]
     pub fn complete(&self, of: Reference<'_>, completion: Completion) -> Completed {
         self.with(|node, now| node.complete(now, of, completion))
+    }
+
+    /// Who waited under `ticket` has gone.
+    fn cancel(&self, ticket: Ticket) {
+        self.with_locked(|locked, now| {
+            locked.waiting.remove(&ticket);
+            locked.node.cancel(now, ticket);
+        });
+    }
+
+    /// Gives back what `decision` granted to one who has gone.
+    fn give_up(&self, decision: &Decision) {
+        if let Verdict::Admit(admit) = &decision.verdict {
+            let outcome = Outcome::NotSent;
+            let _ = self.complete(
+                Reference::Id(admit.reservation),
+                Completion { outcome, output_tokens: None, prompt_tokens: None },
+            );
+        }
+    }
+
+    /// What was decided in the last `hours` hours, and how the engines fared.
+    #[must_use]
+    pub fn report(&self, hours: usize) -> Vec<EngineReport> {
+        self.with(|node, now| node.report(now, hours))
     }
 
     /// A name for a new stream, unique in this run of the daemon.
@@ -235,22 +341,32 @@ impl Handle {
         self.0.node.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `work` on the node; then, without the lock, wakes those for whom it changed something.
     fn with<T>(&self, work: impl FnOnce(&mut Node, Mono) -> T) -> T {
+        self.with_locked(|locked, now| work(&mut locked.node, now))
+    }
+
+    /// Runs `work` on the node; then, without the lock, wakes those for whom it changed something.
+    fn with_locked<T>(&self, work: impl FnOnce(&mut Locked, Mono) -> T) -> T {
         let mut locked = self.lock();
         let now = clock::now();
         let before = locked.node.history().newest();
-        let result = work(&mut locked.node, now);
+        let result = work(&mut locked, now);
         locked.show(now);
         let newest = locked.node.history().newest();
         let sooner =
             locked.node.poll_timeout().is_some_and(|due| locked.armed.is_none_or(|armed| due < armed));
+        let answers = locked.answers();
         drop(locked);
         if sooner {
             self.0.sooner.notify_one();
         }
         if newest != before {
             self.0.newest_event.send_if_modified(|seen| raise(seen, newest));
+        }
+        for (waiting, decision) in answers {
+            if let Err(decision) = waiting.send(decision) {
+                self.give_up(&decision);
+            }
         }
         result
     }

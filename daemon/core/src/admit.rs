@@ -11,12 +11,32 @@ use crate::{
     idempotency,
     ledger::Reservation,
     node::Node,
+    queue::Engines,
     request::{Admit, Decision, Deny, Headroom, Reason, Request, RequestError, ReservationId, Verdict},
+    tenants::Slot,
     units::{Blocks, Mono, Tokens},
 };
 
+/// A request that was asked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked<'a> {
+    pub(crate) request: &'a Request<'a>,
+    pub(crate) tenant: Slot,
+    /// Engines whose room it must leave to those who wait.
+    pub(crate) barred: Engines,
+}
+
+/// The engine for it.
+#[derive(Clone, Debug)]
+pub(crate) struct Chosen {
+    pub(crate) index: usize,
+    pub(crate) weighed: Weighed,
+    /// All engines that could serve it.
+    pub(crate) candidates: Engines,
+}
+
 impl Node {
-    /// Answers a request.
+    /// Answers a request at once; [`admit_or_wait`](Self::admit_or_wait) lets it wait.
     ///
     /// # Errors
     /// The caller's mistakes; a denial is a [`Decision`].
@@ -25,21 +45,49 @@ impl Node {
         if let Some(decision) = self.remembered(now, request)? {
             return Ok(decision);
         }
-        let chosen = self.choose(now, request);
-        Ok(match chosen {
+        let asked = self.asked(now, request);
+        let chosen = self.choose(now, &asked);
+        Ok(self.decide(now, &asked, chosen))
+    }
+
+    /// A new request, its tenant's account, and what it must leave to those who wait.
+    pub(crate) fn asked<'a>(&mut self, now: Mono, request: &'a Request<'a>) -> Asked<'a> {
+        let (engines, queue) = (&self.engines, &self.queue);
+        let in_use = |slot| {
+            engines.iter().any(|engine| engine.ledger.of_tenant(slot).1 > 0)
+                || queue.iter().any(|waiter| waiter.tenant == slot)
+        };
+        let tenant = self.tenants.slot(now, request.tenant, &self.settings, in_use);
+        let barred = self.queue.barred(request.class, self.settings.queue_time);
+        Asked { request, tenant, barred }
+    }
+
+    /// Grants or denies, as was weighed.
+    pub(crate) fn decide(
+        &mut self,
+        now: Mono,
+        asked: &Asked<'_>,
+        chosen: Result<Chosen, Reason>,
+    ) -> Decision {
+        let request = asked.request;
+        match chosen {
             Err(reason) => self.deny(now, request, reason, None),
-            Ok((index, weighed)) => match weighed.denied {
+            Ok(Chosen { index, weighed, .. }) => match weighed.denied {
                 Some(reason) => self.deny(now, request, reason, Some((index, weighed))),
                 None if self.reservations() >= self.settings.reservations => {
                     self.deny(now, request, Reason::LedgerFull, Some((index, weighed)))
                 }
-                None => self.grant(now, request, index, &weighed),
+                None => self.grant(now, asked, index, &weighed),
             },
-        })
+        }
     }
 
     /// The answer already given to this request id, while its reservation is held.
-    fn remembered(&mut self, now: Mono, request: &Request<'_>) -> Result<Option<Decision>, RequestError> {
+    pub(crate) fn remembered(
+        &mut self,
+        now: Mono,
+        request: &Request<'_>,
+    ) -> Result<Option<Decision>, RequestError> {
         let Some(request_id) = request.request_id else { return Ok(None) };
         let Some(known) = self.request_ids.get(request.peer_uid, request.tenant, request_id) else {
             return Ok(None);
@@ -59,7 +107,9 @@ impl Node {
     /// # Errors
     /// Why it would be denied, or would be if denials were binding.
     pub(crate) fn foretell(&self, now: Mono, request: &Request<'_>) -> Result<Option<Tokens>, Reason> {
-        let (_, weighed) = self.choose(now, request)?;
+        let tenant = self.tenants.find(request.tenant);
+        let barred = self.queue.barred(request.class, self.settings.queue_time);
+        let Chosen { weighed, .. } = self.choose(now, &Asked { request, tenant, barred })?;
         match weighed.denied.or(weighed.observed) {
             Some(reason) => Err(reason),
             None => Ok(weighed.need.and_then(|need| need.granted)),
@@ -67,7 +117,8 @@ impl Node {
     }
 
     /// The engine for a request: the caller's choice, then the session's, then the one with most room.
-    fn choose(&self, now: Mono, request: &Request<'_>) -> Result<(usize, Weighed), Reason> {
+    pub(crate) fn choose(&self, now: Mono, asked: &Asked<'_>) -> Result<Chosen, Reason> {
+        let Asked { request, tenant, barred } = *asked;
         let named = |engine: &Engine| request.engine.is_none_or(|name| &*engine.facts.engine == name);
         if request.engine.is_some() && !self.engines.iter().any(named) {
             return Err(Reason::UnknownEngine);
@@ -80,28 +131,41 @@ impl Node {
         };
         let known = request.session_key.map(|key| self.affinity.engine(key));
         let home = known.flatten().map(|(engine, _)| engine);
-        let candidates =
-            self.engines.iter().enumerate().filter(|(_, engine)| named(engine) && serves(engine));
         let class = ClassKey::of(request);
-        let weighed = candidates.map(|(index, engine)| {
+        let payer = self.tenants.get(tenant).map(|account| (tenant, account));
+        let mut candidates = Engines::default();
+        let mut best: Option<(_, usize, Weighed)> = None;
+        for (index, engine) in self.engines.iter().enumerate() {
+            if !named(engine) || !serves(engine) {
+                continue;
+            }
+            candidates = candidates.with(Engines::one(index));
             // A session that is new here, or was elsewhere, has nothing cached but what all share.
             let here = known.map(|known| known.filter(|(home, _)| *home == index));
             let cached = here.map(|here| here.map_or(Tokens::ZERO, |(_, prompt)| prompt));
             let (settings, book, guard) = (&self.settings, &self.book, &self.guard);
-            let grounds = Grounds { now, settings, book, class, cached, guard };
+            let grounds = Grounds { now, settings, book, class, cached, guard, payer };
             let mut weighed = decision::weigh(engine, request, &grounds);
             engine.hold_back(request, &self.settings, &mut weighed);
-            (index, weighed)
-        });
-        weighed
-            .max_by_key(|(index, weighed)| {
-                let (admitted, left, status, wait) = weighed.rating();
-                (admitted, admitted && home == Some(*index), left, status, wait)
-            })
-            .ok_or(Reason::UnknownModel)
+            if barred.meets(Engines::one(index)) {
+                weighed.leave_to_others();
+            }
+            let (admitted, left, status, wait) = weighed.rating();
+            let rating = (admitted, admitted && home == Some(index), left, status, wait);
+            if best.as_ref().is_none_or(|(highest, ..)| rating >= *highest) {
+                best = Some((rating, index, weighed));
+            }
+        }
+        let (_, index, weighed) = best.ok_or(Reason::UnknownModel)?;
+        let mut chosen = Chosen { index, weighed, candidates };
+        if chosen.weighed.held_back {
+            chosen.weighed.retry_after = self.behind_the_queue(now, &chosen);
+        }
+        Ok(chosen)
     }
 
-    fn grant(&mut self, now: Mono, request: &Request<'_>, index: usize, weighed: &Weighed) -> Decision {
+    fn grant(&mut self, now: Mono, asked: &Asked<'_>, index: usize, weighed: &Weighed) -> Decision {
+        let Asked { request, tenant, .. } = *asked;
         let id = ReservationId::new(self.epoch, self.next);
         let lease_until = now + self.settings.lease;
         let (Some(need), Some(engine)) = (weighed.need, self.engines.get_mut(index)) else {
@@ -133,6 +197,7 @@ impl Node {
             total,
             lease_until,
             session: request.session,
+            tenant,
             orphan_since: None,
         };
         engine.ledger.insert(id, reservation);
@@ -149,6 +214,9 @@ impl Node {
             self.request_ids.note(request, request_id, id);
         }
         self.counts.admitted = self.counts.admitted.saturating_add(1);
+        if weighed.observed.is_none() {
+            self.tenants.charge(now, tenant, need.tokens());
+        }
         if let Some(reason) = weighed.observed {
             self.counts.would_have_denied = self.counts.would_have_denied.saturating_add(1);
             self.count_reason(reason);
@@ -192,7 +260,7 @@ impl Node {
         })
     }
 
-    fn deny(
+    pub(crate) fn deny(
         &mut self,
         now: Mono,
         request: &Request<'_>,
@@ -259,6 +327,10 @@ impl Node {
             self.note_ask(at, request, index, weighed, denied);
         }
         let engine = index.and_then(|index| self.engines.get(index));
+        let observed = weighed.and_then(|weighed| weighed.observed);
+        if let Some(engine) = engine {
+            self.reports.decided(&engine.facts.engine, at, denied, observed);
+        }
         let model = engine.map_or_else(|| request.model.into(), |engine| served(engine, request));
         let tenant =
             if request.tenant.is_empty() { Arc::clone(&self.no_name) } else { request.tenant.into() };
@@ -270,7 +342,7 @@ impl Node {
             tenant,
             class: request.class,
             denied,
-            observed: weighed.and_then(|weighed| weighed.observed),
+            observed,
             terms: weighed.and_then(|weighed| weighed.terms),
         });
     }

@@ -16,6 +16,7 @@ use crate::{
     pool::{Held, Pool},
     request::{Class, Headroom, PromptCount, Reason, Request},
     settings::{Mode, Settings},
+    tenants::{Account, Slot},
     units::{Blocks, Mono, Tokens, count_up, real},
 };
 
@@ -30,6 +31,8 @@ pub(crate) struct Weighed {
     pub(crate) probe: bool,
     /// Let through to find out whether prompts of its size still kill the engine.
     pub(crate) guard_probe: bool,
+    /// It would fit, but others wait for that room.
+    pub(crate) held_back: bool,
     pub(crate) retry_after: Option<Duration>,
     pub(crate) need: Option<Need>,
     pub(crate) terms: Option<Terms>,
@@ -37,6 +40,8 @@ pub(crate) struct Weighed {
     pub(crate) rank: Option<usize>,
     /// Blocks left after it.
     pub(crate) left: Blocks,
+    /// Blocks that must be given back until it fits.
+    pub(crate) excess: Blocks,
     /// What it adds to the forecast of its pool.
     pub(crate) footprint: Footprint,
     /// Prompt tokens that are to be computed.
@@ -57,6 +62,8 @@ pub(crate) struct Grounds<'a> {
     pub(crate) cached: Option<Tokens>,
     /// What kept killing engines.
     pub(crate) guard: &'a Guard,
+    /// Who pays for it.
+    pub(crate) payer: Option<(Slot, &'a Account)>,
 }
 
 impl Weighed {
@@ -66,11 +73,13 @@ impl Weighed {
             observed: None,
             probe: false,
             guard_probe: false,
+            held_back: false,
             retry_after,
             need: None,
             terms: None,
             rank: None,
             left: Blocks::ZERO,
+            excess: Blocks::ZERO,
             footprint: Footprint::default(),
             uncached: Tokens::ZERO,
             ttft: None,
@@ -90,6 +99,13 @@ impl Weighed {
         (self.denied.is_none(), self.left, Reverse(status), Reverse(wait))
     }
 
+    /// Others wait for the room that it would take.
+    pub(crate) fn leave_to_others(&mut self) {
+        if self.denied.is_none() && self.observed.is_none() && !self.probe {
+            (self.denied, self.held_back) = (Some(Reason::KvFull), true);
+        }
+    }
+
     /// Prompt tokens used and how they were found.
     pub(crate) fn prompt(&self) -> Option<(Tokens, PromptCount)> {
         self.need.map(|need| (need.prompt, need.count))
@@ -98,7 +114,10 @@ impl Weighed {
 
 /// Weighs `request` against `engine`.
 pub(crate) fn weigh(engine: &Engine, request: &Request<'_>, grounds: &Grounds<'_>) -> Weighed {
-    let Grounds { now, settings, book, class, cached, guard } = *grounds;
+    let Grounds { now, settings, book, class, cached, guard, payer } = *grounds;
+    if payer.is_some_and(|(_, account)| account.limits().blocked) {
+        return Weighed::deny(Reason::TenantBlocked, None);
+    }
     let survival = book.survival(&engine.model(), class);
     let unlimited = match settings.risk.of(request.class) {
         risk if risk > 0.0 => survival.exceeded_by(UNLIMITED_RISK),
@@ -131,6 +150,9 @@ pub(crate) fn weigh(engine: &Engine, request: &Request<'_>, grounds: &Grounds<'_
             }
         }
     }
+    if weighed.denied.is_none() && !weighed.probe {
+        within_share(engine, grounds, &mut weighed);
+    }
     let state_denied = weighed.denied.is_some_and(|reason| reason.http_status() == 503);
     if engine.mode(settings) == Mode::Observe && !state_denied {
         weighed.observed = weighed.denied.take();
@@ -160,15 +182,21 @@ fn place(
     let chosen = if choose_best { fits.max_by_key(by_room) } else { fits.min_by_key(by_room) };
     let Some((index, fit)) = chosen else { return weighed };
     weighed.rank = choose_best.then_some(index);
-    (weighed.terms, weighed.left) = (Some(fit.terms), fit.left);
+    weighed.terms = Some(fit.terms);
     let Some(pool) = engine.pools.get(index) else { return weighed };
+    let empty = pool.idle(grounds.now) && fit.terms.reservations == 0;
+    let kept = pool.kept_from(request.class, grounds.settings);
+    weighed.left = fit.left.saturating_sub(kept);
+    let short = if fit.excess > Blocks::ZERO { fit.excess } else { kept.saturating_sub(fit.left) };
     if pool.total.is_some_and(|total| fit.terms.need > total) && need.granted.is_some() {
         weighed.denied = Some(Reason::NeverFits);
-    } else if fit.excess > Blocks::ZERO && !(pool.idle(grounds.now) && fit.terms.reservations == 0) {
-        weighed.denied = Some(Reason::KvFull);
+    } else if short > Blocks::ZERO && !empty {
+        weighed.excess = short;
+        let full = fit.excess > Blocks::ZERO;
+        weighed.denied = Some(if full { Reason::KvFull } else { Reason::ClassLimit });
         let now = grounds.now;
         let drain = if fit.terms.peak.is_some() { &pool.drain } else { &pool.promised_drain };
-        weighed.retry_after = drain.wait_for(now, fit.excess).or_else(|| first_end(engine, now));
+        weighed.retry_after = drain.wait_for(now, short).or_else(|| first_end(engine, now));
     }
     weighed
 }
@@ -241,6 +269,26 @@ fn in_time(engine: &Engine, request: &Request<'_>, now: Mono, weighed: &mut Weig
     }
 }
 
+/// Denies what its tenant has no share left for. A tenant's requests count with all that they may come to need.
+fn within_share(engine: &Engine, grounds: &Grounds<'_>, weighed: &mut Weighed) {
+    let (Some((slot, account)), Some(need)) = (grounds.payer, weighed.need) else { return };
+    let now = grounds.now;
+    let (held, _) = engine.ledger.of_tenant(slot);
+    let total: Blocks = engine.pools.iter().filter_map(|pool| pool.total).sum();
+    let share = Blocks(count_up(real(total.0) * account.limits().pool_share));
+    let Some(pool) = engine.pools.get(weighed.rank.unwrap_or(0)) else { return };
+    let over = (held + need.blocks(pool.block_size)).saturating_sub(share);
+    let empty = pool.idle(now) && engine.ledger.live.is_empty();
+    if account.limits().pool_share < 1.0 && over > Blocks::ZERO && !empty && total > Blocks::ZERO {
+        weighed.denied = Some(Reason::TenantShare);
+        // What alone exceeds the share will do so for ever.
+        let ever = need.blocks(pool.block_size) <= share;
+        weighed.retry_after = ever.then(|| pool.promised_drain.wait_for(now, over)).flatten();
+    } else if let Some(wait) = account.short_of(now, need.tokens()) {
+        (weighed.denied, weighed.retry_after) = (Some(Reason::TenantShare), Some(wait.max(SHORTEST_RETRY)));
+    }
+}
+
 /// When the oldest reservation will have generated all it may, at the measured rate.
 fn first_end(engine: &Engine, now: Mono) -> Option<Duration> {
     let oldest = engine.ledger.live.values().find(|reservation| reservation.seen_at.is_some())?;
@@ -292,7 +340,7 @@ pub(crate) fn headroom(engine: &Engine, now: Mono, settings: &Settings, class: C
             let tightest = engine.ledger.forecast(index).tightest(None, pool.weight(), &other, sigmas);
             limit.saturating_sub(Blocks(count_up(tightest.mean + tightest.spread)))
         };
-        Some((worst.max(tightest), pool, terms.age?))
+        Some((worst.max(tightest).saturating_sub(pool.kept_from(class, settings)), pool, terms.age?))
     });
     let (blocks, pool, age) = rooms.max_by_key(|(room, ..)| *room)?;
     let open = matches!(engine.live.gate(now), Gate::Open);
@@ -322,7 +370,10 @@ pub(crate) fn sentence(
         }
         Reason::MaxTokensOverLimit => {
             let asked = request.max_tokens.unwrap_or_default();
-            format!("max_tokens {} is above the operator's limit (admission.max_tokens_limit)", asked.0)
+            format!("max_tokens {} is above the operator's limit (max_tokens_limit)", asked.0)
+        }
+        Reason::KvFull if weighed.is_some_and(|weighed| weighed.held_back) => {
+            format!("what is left of the KV cache of engine {name} is for requests that wait for it")
         }
         Reason::KvFull => {
             let over = terms.peak.map_or(terms.excess(), |peak| {
@@ -334,7 +385,8 @@ pub(crate) fn sentence(
             let expected = weighed.and_then(|weighed| weighed.ttft).unwrap_or_default();
             format!("the first token of engine {name} is expected only after {:.1} s", expected.as_secs_f64())
         }
-        Reason::ClassLimit => {
+        // Where its own share was not what it lacks.
+        Reason::ClassLimit if weighed.is_none_or(|weighed| weighed.excess == Blocks::ZERO) => {
             format!("batch is held back while more is asked of engine {name} than it can do")
         }
         Reason::Pace => format!("tokens of engine {name} come more slowly than the objective"),
@@ -344,6 +396,15 @@ pub(crate) fn sentence(
             let prompts = prompts(SizeClass::of(prompt));
             format!("{prompts} have ended engine {name} before (gpuadmit guard list)")
         }
+        Reason::TenantBlocked => format!("tenant {:?} is blocked by the operator", request.tenant),
+        Reason::ClassLimit => {
+            format!(
+                "what is left of the KV cache of engine {name} is held back for other classes (pool_share)"
+            )
+        }
+        Reason::TenantShare => format!("tenant {:?} has its share of engine {name}", request.tenant),
+        Reason::QueueFull => format!("too many requests wait for room in engine {name} (queue.depth)"),
+        Reason::WaitExpired => format!("no room appeared in engine {name} in the time to wait"),
         Reason::LedgerFull => "the ledger is full (limits.reservations)".into(),
         _ => {
             let why = engine.map_or("", |engine| engine.live.why.as_str());

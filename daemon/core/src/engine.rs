@@ -12,6 +12,7 @@ use crate::{
     liveness::{Liveness, Pulse},
     observation::{EngineFacts, EngineReading, ProcessRole},
     pool::Pool,
+    report::Seen,
     request::{Outcome, ReservationId},
     settings::{Mode, Settings},
     snapshot::PoolSnapshot,
@@ -281,6 +282,14 @@ impl Engine {
             }
         }
         all
+    }
+
+    /// What its last reading says of how it fares; `None` before the first.
+    pub(crate) fn seen(&self) -> Option<Seen> {
+        let figures = || self.pools.iter().filter_map(|pool| pool.figures.as_ref());
+        let at = figures().map(|figures| figures.span.not_before).max()?;
+        let preemptions = figures().filter_map(|figures| figures.raw.preemptions).reduce(u64::saturating_add);
+        Some(Seen { at, preemptions, queued: figures().any(|figures| figures.raw.waiting > Some(0)) })
     }
 
     /// Name under which its output lengths are learned: its first model, for adapters share it.

@@ -11,6 +11,7 @@ use crate::{
     forecast::{Footprint, Forecast, Outlook},
     need::blocks_held,
     request::{Outcome, PromptCount, ReservationId, SessionId},
+    tenants::{MAX_ACCOUNTS, Slot},
     units::{Blocks, Mono, Tokens, count_up, real},
 };
 
@@ -56,6 +57,8 @@ pub(crate) struct Reservation {
     pub(crate) total: Blocks,
     pub(crate) lease_until: Mono,
     pub(crate) session: Option<SessionId>,
+    /// Who pays.
+    pub(crate) tenant: Slot,
     /// Since when its gateway is gone or silent.
     pub(crate) orphan_since: Option<Mono>,
 }
@@ -142,9 +145,29 @@ pub(crate) struct Ledger {
     pub(crate) unassigned: Sums,
     unassigned_forecast: Forecast,
     pub(crate) orphans: u64,
+    /// What the reservations of each tenant may need, and how many they are; by account.
+    tenants: Vec<(Blocks, u64)>,
 }
 
 impl Ledger {
+    /// What the reservations of the tenant with account `slot` may come to need, and how many they are.
+    pub(crate) fn of_tenant(&self, slot: Slot) -> (Blocks, u64) {
+        self.tenants.get(slot.0).copied().unwrap_or_default()
+    }
+
+    fn account_tenant(&mut self, reservation: &Reservation, add: bool) {
+        let slot = reservation.tenant.0.min(MAX_ACCOUNTS - 1);
+        if self.tenants.len() <= slot {
+            self.tenants.resize(slot + 1, Default::default());
+        }
+        let Some((blocks, count)) = self.tenants.get_mut(slot) else { return };
+        (*blocks, *count) = if add {
+            (*blocks + reservation.total, count.saturating_add(1))
+        } else {
+            (blocks.saturating_sub(reservation.total), count.saturating_sub(1))
+        };
+    }
+
     /// Sums of the pool at `index`, what may land on any pool included.
     pub(crate) fn sums(&self, index: usize) -> Sums {
         let own = self.sums.get(index).copied().unwrap_or_default();
@@ -255,6 +278,7 @@ impl Ledger {
         if reservation.orphan_since.is_some() && !add {
             self.orphans = self.orphans.saturating_sub(1);
         }
+        self.account_tenant(reservation, add);
         if let Some((sums, forecast)) = self.of_rank(reservation.rank) {
             sums.change(reservation, add);
             forecast.change(&reservation.footprint, add);
@@ -284,8 +308,10 @@ impl Ledger {
         (self.sums, self.forecasts) = (Vec::new(), Vec::new());
         (self.unassigned, self.unassigned_forecast) = (Sums::default(), Forecast::default());
         self.set_pools(pools);
+        self.tenants.fill(Default::default());
         let live = std::mem::take(&mut self.live);
         for reservation in live.values() {
+            self.account_tenant(reservation, true);
             if let Some((sums, forecast)) = self.of_rank(reservation.rank) {
                 sums.change(reservation, true);
                 forecast.change(&reservation.footprint, true);

@@ -11,9 +11,10 @@
 //! - `engine`: all of these for one engine. `matching`: which of our requests a reading shows. `showing`: what they hold.
 //!   `liveness`: is the engine alive. `device`: device memory and who has it.
 //! - `deaths` (whose process ended) and [`verdict`] (by whom), [`guard`] (what kept killing an engine), `xid`.
-//! - `demand`: what is asked of an engine against what it can do. `decision`: the order of the checks. `admit`, `observe`
-//!   and `show`: the node's three other sides.
-//! - [`event`], [`explain`], [`snapshot`]: what comes out besides the decisions.
+//! - `tenants`: who pays. [`queue`]: who waits, and in which order.
+//! - `demand`: what is asked of an engine against what it can do. `decision`: the order of the checks. `admit`, `wait`,
+//!   `observe` and `show`: the node's four other sides.
+//! - [`event`], [`explain`], [`report`], [`snapshot`]: what comes out besides the decisions.
 
 mod admit;
 mod affinity;
@@ -44,14 +45,18 @@ pub mod observation;
 mod observe;
 mod pool;
 mod prefill;
+pub mod queue;
 mod rate;
+pub mod report;
 pub mod request;
 pub mod settings;
 mod show;
 mod showing;
 pub mod snapshot;
+mod tenants;
 #[cfg(test)]
 mod testing;
 pub mod units;
 pub mod verdict;
+mod wait;
 mod xid;

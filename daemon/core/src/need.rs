@@ -57,7 +57,8 @@ impl Need {
         }
         let left = window.map(|window| Tokens(window.saturating_sub(prompt).0.max(1)));
         let mut granted = request.max_tokens;
-        if let (Some(asked), Some(limit)) = (granted, settings.max_tokens_limit)
+        let limit = settings.most_tokens(request.class);
+        if let (Some(asked), Some(limit)) = (granted, limit)
             && asked > limit
         {
             if !settings.clamp_max_tokens {
@@ -74,11 +75,16 @@ impl Need {
             }
             granted = Some(left);
         }
-        granted = granted.or(settings.max_tokens_limit);
+        granted = granted.or(limit);
         let left = left.unwrap_or(Tokens(MAX_COUNT));
         let output = granted.unwrap_or(unlimited).min(left);
         let most = granted.unwrap_or(left).min(left);
         Ok(Self { prompt, count, output, granted, most, n: request.n.max(1) })
+    }
+
+    /// Tokens that it may come to compute: the prompt once, the output of every sequence.
+    pub(crate) fn tokens(&self) -> Tokens {
+        self.prompt + self.output.times(u64::from(self.n))
     }
 
     /// Blocks at the end of its life.

@@ -18,9 +18,12 @@ use crate::{
     idempotency::RequestIds,
     ledger::Reservation,
     observation::SourceReport,
+    queue::{Engines, Queue},
+    report::{EngineReport, Reports},
     request::{Completion, Outcome, Reference, ReservationId, SessionId},
     settings::Settings,
     snapshot::{DecisionCounts, EngineState, Touched},
+    tenants::Tenants,
     units::{Mono, Tokens},
 };
 
@@ -60,11 +63,12 @@ pub enum Standing {
 /// The node as a state machine. Its methods come in four families:
 ///
 /// - [`observe`](Self::observe) takes in a fact from a source.
-/// - [`admit`](Self::admit), [`progress`](Self::progress), [`complete`](Self::complete),
+/// - [`admit`](Self::admit), [`admit_or_wait`](Self::admit_or_wait), [`cancel`](Self::cancel), [`progress`](Self::progress), [`complete`](Self::complete),
 ///   [`session_broken`](Self::session_broken), [`adopt`](Self::adopt) serve gateways.
-/// - [`handle_timeout`](Self::handle_timeout) does what is due, when [`poll_timeout`](Self::poll_timeout) says.
+/// - [`handle_timeout`](Self::handle_timeout) does what is due, when [`poll_timeout`](Self::poll_timeout) says;
+///   [`poll_grant`](Self::poll_grant) hands out answers to those who waited.
 /// - [`snapshot`](Self::snapshot), [`history`](Self::history), [`records`](Self::records),
-///   [`standing`](Self::standing) show it.
+///   [`standing`](Self::standing), [`report`](Self::report) show it.
 ///
 /// Time must not run backwards from call to call.
 #[derive(Debug)]
@@ -93,6 +97,9 @@ pub struct Node {
     pub(crate) guard: Guard,
     /// What is learned of the tokens of texts.
     pub(crate) texts: Texts,
+    pub(crate) tenants: Tenants,
+    pub(crate) queue: Queue,
+    pub(crate) reports: Reports,
     pub(crate) no_name: Arc<str>,
     pub(crate) touched: Touched,
 }
@@ -102,6 +109,9 @@ impl Node {
     #[must_use]
     pub fn new(settings: Settings, epoch: u32) -> Self {
         Self {
+            tenants: Tenants::new(&settings),
+            queue: Queue::default(),
+            reports: Reports::default(),
             settings,
             epoch: epoch & 0x00ff_ffff,
             engines: Vec::new(),
@@ -158,7 +168,20 @@ impl Node {
         if let (Some((model, text)), Some(tokens)) = (&ended.text, completion.prompt_tokens) {
             self.texts.take(model, text, tokens);
         }
+        self.refund(now, &ended, completion);
+        self.serve(now, Engines::one(index));
         Completed::Held
+    }
+
+    /// Gives a tenant back what a request was charged for and did not use.
+    fn refund(&mut self, now: Mono, ended: &Reservation, completion: Completion) {
+        let output = ended.output.times(u64::from(ended.n));
+        let unused = match (completion.outcome, completion.output_tokens) {
+            (Outcome::NotSent, _) => ended.prompt + output,
+            (_, Some(used)) => output.saturating_sub(used),
+            (_, None) => Tokens::ZERO,
+        };
+        self.tenants.refund(now, ended.tenant, unused);
     }
 
     /// Learns from the output of a request that ended, where its length was told.
@@ -175,6 +198,7 @@ impl Node {
 
     /// A stream broke: its reservations become orphans.
     pub fn session_broken(&mut self, now: Mono, session: SessionId) {
+        self.queue.drop_session(session);
         for engine in &mut self.engines {
             let live = engine.ledger.live.iter();
             let broken: Vec<_> =
@@ -183,6 +207,7 @@ impl Node {
                 engine.ledger.make_orphan(id, now);
             }
         }
+        self.serve(now, Engines::ALL);
     }
 
     /// A reconnected gateway takes over reservations. Returns those still held.
@@ -208,6 +233,9 @@ impl Node {
     /// Does what is due at `now`: leases, orphans, engines that say nothing.
     pub fn handle_timeout(&mut self, now: Mono) {
         if self.next_tick.is_some_and(|due| now < due) {
+            if self.queue.first_deadline().is_some_and(|due| now >= due) {
+                self.serve(now, Engines::default());
+            }
             return;
         }
         self.next_tick = Some(now + TICK);
@@ -231,6 +259,7 @@ impl Node {
         if self.engines.len() < kept {
             self.touched = Touched::All;
         }
+        self.serve(now, Engines::ALL);
     }
 
     /// Looks at some reservations; the next tick goes on where this one ends.
@@ -273,7 +302,11 @@ impl Node {
     /// When [`Self::handle_timeout`] is due next; `None` while there is nothing to watch.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Mono> {
-        if self.engines.is_empty() { None } else { Some(self.next_tick.unwrap_or_default()) }
+        if self.engines.is_empty() && self.queue.is_empty() {
+            return None;
+        }
+        let tick = self.next_tick.unwrap_or_default();
+        Some(self.queue.first_deadline().map_or(tick, |deadline| deadline.min(tick)))
     }
 
     /// Events.
@@ -286,6 +319,12 @@ impl Node {
     #[must_use]
     pub const fn records(&self) -> &Records {
         &self.records
+    }
+
+    /// What was decided in the last `hours` hours, and how the engines fared, by engine id.
+    #[must_use]
+    pub fn report(&self, now: Mono, hours: usize) -> Vec<EngineReport> {
+        self.reports.newest(now, hours)
     }
 
     /// The id behind a reference, while it is remembered.

@@ -11,6 +11,7 @@ use crate::{
         DeviceEvent, EngineFacts, EngineReading, Observation, ProcessRole, ScrapeFailure, SourceHealth,
         SourceReport,
     },
+    queue::Engines,
     snapshot::{EngineState, Touched},
     units::{Bytes, Mono, Span},
     xid,
@@ -26,6 +27,11 @@ const MAX_SOURCES: usize = 256;
 impl Node {
     /// Takes in a fact.
     pub fn observe(&mut self, now: Mono, observation: Observation) {
+        self.take_in(now, observation);
+        self.serve(now, Engines::ALL);
+    }
+
+    fn take_in(&mut self, now: Mono, observation: Observation) {
         match observation {
             Observation::Engine(facts) => self.engine(now, *facts),
             Observation::EngineGone { engine, evidence, .. } => self.engine_gone(now, &engine, evidence),
@@ -124,6 +130,9 @@ impl Node {
         let before = engine.lengths();
         let effect = engine.read(now, reading, &self.settings);
         let after = engine.lengths();
+        if let Some(seen) = engine.seen() {
+            self.reports.read(&engine.facts.engine, seen);
+        }
         // Read rarely, so that most readings bring no change. After a restart it counts from nothing.
         if after != before && !after.is_empty() {
             let before = if effect.restarted { Vec::new() } else { before };

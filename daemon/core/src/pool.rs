@@ -13,6 +13,7 @@ use crate::{
     observation::{EngineFacts, RankReading},
     prefill::{Passed, Prefill},
     rate::{Drain, Mean},
+    request::Class,
     settings::Settings,
     snapshot::PoolSnapshot,
     units::{Blocks, Mono, Span, Tokens, count_up, real},
@@ -238,6 +239,16 @@ impl Pool {
     pub(crate) fn limit(&self, settings: &Settings) -> Option<Blocks> {
         let total = self.total?;
         Some(Blocks(count_up(real(total.0) * settings.ceiling).min(total.0)))
+    }
+
+    /// Blocks that requests of `class` leave free for the other classes.
+    pub(crate) fn kept_from(&self, class: Class, settings: &Settings) -> Blocks {
+        let (total, limit) = (self.total.unwrap_or_default(), self.limit(settings).unwrap_or_default());
+        let share = settings.classes.of(class).pool_share;
+        if share >= 1.0 {
+            return Blocks::ZERO;
+        }
+        limit.saturating_sub(Blocks(count_up(real(total.0) * share)))
     }
 
     /// The worst case: use in the last reading, changed by all that the ledger knows since, with every live request

@@ -42,6 +42,90 @@ pub struct Settings {
     pub mode: Mode,
     /// Per engine id.
     pub engine_modes: BTreeMap<String, Mode>,
+    /// What each class may take.
+    pub classes: Classes,
+    /// Most requests that wait for room, per engine; 0: none waits.
+    pub queue_depth: usize,
+    /// Longest wait for room, whatever the caller would accept.
+    pub queue_time: Duration,
+    /// Limits of tenants that are not named, each for itself.
+    pub tenant_default: TenantLimits,
+    /// Limits per tenant named by the operator; "" is the anonymous one.
+    pub tenants: BTreeMap<String, TenantLimits>,
+}
+
+/// What requests of one class may take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ClassLimits {
+    /// Most of a pool that may be committed once a request of this class is admitted, share 0 to 1. What is above it is
+    /// held back for the other classes.
+    pub pool_share: f64,
+    /// Largest max_tokens granted; `None`: the limit of all classes.
+    pub max_tokens_limit: Option<Tokens>,
+}
+
+impl Default for ClassLimits {
+    fn default() -> Self {
+        Self { pool_share: 1.0, max_tokens_limit: None }
+    }
+}
+
+/// [`ClassLimits`] of the classes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Classes {
+    /// Of interactive requests.
+    pub interactive: ClassLimits,
+    /// Of standard ones.
+    pub standard: ClassLimits,
+    /// Of batch.
+    pub batch: ClassLimits,
+}
+
+impl Classes {
+    /// Of `class`.
+    #[must_use]
+    pub const fn of(&self, class: Class) -> &ClassLimits {
+        match class {
+            Class::Interactive => &self.interactive,
+            Class::Standard => &self.standard,
+            Class::Batch => &self.batch,
+        }
+    }
+}
+
+impl Default for Classes {
+    fn default() -> Self {
+        let batch = ClassLimits { pool_share: 0.65, ..ClassLimits::default() };
+        Self { interactive: ClassLimits::default(), standard: ClassLimits::default(), batch }
+    }
+}
+
+/// What one tenant may take.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TenantLimits {
+    /// None of its requests passes.
+    pub blocked: bool,
+    /// Most of an engine's pools that its requests may come to need together, share 0 to 1.
+    pub pool_share: f64,
+    /// Prompt and output tokens per second, over all engines; `None`: no limit.
+    pub tokens_per_second: Option<f64>,
+    /// Tokens that it may take at once after a pause; `None`: those of ten seconds.
+    pub burst: Option<Tokens>,
+}
+
+impl Default for TenantLimits {
+    fn default() -> Self {
+        Self { blocked: false, pool_share: 1.0, tokens_per_second: None, burst: None }
+    }
+}
+
+impl Settings {
+    /// Largest max_tokens granted to `class`.
+    #[must_use]
+    pub fn most_tokens(&self, class: Class) -> Option<Tokens> {
+        let of_class = self.classes.of(class).max_tokens_limit;
+        of_class.into_iter().chain(self.max_tokens_limit).min()
+    }
 }
 
 /// Accepted probabilities of overflow, 0 to 0.5.
@@ -98,6 +182,11 @@ impl Default for Settings {
             tighten_batch: false,
             mode: Mode::Enforce,
             engine_modes: BTreeMap::new(),
+            classes: Classes::default(),
+            queue_depth: 8,
+            queue_time: Duration::from_secs(30),
+            tenant_default: TenantLimits::default(),
+            tenants: BTreeMap::new(),
         }
     }
 }

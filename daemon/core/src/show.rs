@@ -68,6 +68,7 @@ impl Node {
             scrape_cpu_share: share.filter(|share| share.is_finite()),
             bypass_requests: engine.bypass(),
             guards: self.guard.of(now, &engine.facts.engine),
+            queued: u64::try_from(self.queue.at(&engine.facts.engine).0).unwrap_or(u64::MAX),
         }
     }
 

@@ -119,6 +119,8 @@ pub struct EngineSnapshot {
     pub bypass_requests: Option<u64>,
     /// Prompt sizes held back from it.
     pub guards: Vec<Held>,
+    /// Requests that wait here for room in it.
+    pub queued: u64,
 }
 
 /// Headroom of an engine for requests of each class; they differ by the risk that each may take.

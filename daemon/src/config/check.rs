@@ -56,6 +56,9 @@ impl Config {
         found.socket(&self.socket);
         found.limits(&self.limits);
         found.admission(&self.admission);
+        found.queue(&self.queue);
+        found.class(&self.class);
+        found.tenants(&self.tenant_default, &self.tenant);
         found.nvml(&self.nvml);
         found.vllm(&self.vllm);
         found.engines(&self.engine);
@@ -70,16 +73,16 @@ impl Config {
 }
 
 #[derive(Default)]
-struct Found(Vec<Problem>);
+pub(super) struct Found(Vec<Problem>);
 
 impl Found {
-    fn unless(&mut self, fine: bool, key: &str, value: impl fmt::Debug, allowed: &str) {
+    pub(super) fn unless(&mut self, fine: bool, key: &str, value: impl fmt::Debug, allowed: &str) {
         if !fine {
             self.0.push(Problem { key: key.into(), value: format!("{value:?}"), allowed: allowed.into() });
         }
     }
 
-    fn range<T>(&mut self, key: &str, value: T, allowed: RangeInclusive<T>)
+    pub(super) fn range<T>(&mut self, key: &str, value: T, allowed: RangeInclusive<T>)
     where
         T: PartialOrd + fmt::Display + fmt::Debug + Copy,
     {

@@ -2,7 +2,9 @@
 //! of the keys' names. Unknown keys are refused; [`check`](Config::check) names every key that is out of its range.
 
 mod check;
+mod check_shares;
 mod settings;
+mod shares;
 
 use std::{
     fs::File,
@@ -13,7 +15,10 @@ use std::{
 
 use serde::Deserialize;
 
-pub use self::check::{Problem, Problems};
+pub use self::{
+    check::{Problem, Problems},
+    shares::{Class, Queue, Tenant, TenantLimits},
+};
 
 /// Largest configuration file, bytes.
 pub const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -30,6 +35,14 @@ pub struct Config {
     pub limits: Limits,
     /// How requests are decided.
     pub admission: Admission,
+    /// Who waits for room.
+    pub queue: Queue,
+    /// What each class may take.
+    pub class: Class,
+    /// What each tenant that is not named may take.
+    pub tenant_default: TenantLimits,
+    /// Tenants named by the operator.
+    pub tenant: Vec<Tenant>,
     /// The NVML source.
     pub nvml: Nvml,
     /// The vLLM source.
@@ -373,7 +386,7 @@ mod tests {
 
     const SHIPPED: &str = include_str!("../../../systemd/gpuadmit.toml");
     /// Keys whose default is to be absent, with an example in the shipped file.
-    const ABSENT: [&str; 3] = ["group", "workers", "max_tokens_limit"];
+    const ABSENT: [&str; 5] = ["group", "workers", "max_tokens_limit", "tokens_per_second", "burst_tokens"];
 
     #[test]
     fn the_shipped_file_changes_nothing() {
@@ -382,19 +395,21 @@ mod tests {
 
     #[test]
     fn the_shipped_file_shows_the_defaults() {
-        let tables = SHIPPED.split("#[[engine]]").next().unwrap();
-        let absent = |line: &str| ABSENT.iter().any(|key| line.starts_with(&format!("#{key} =")));
+        let tables = SHIPPED.split("#[[").next().unwrap();
+        let absent = |line: &str| ABSENT.iter().any(|key| line.starts_with(&format!("#{key}")));
         let keys = tables.lines().filter(|line| !line.starts_with("# ") && !absent(line));
         let text: String = keys.map(|line| format!("{}\n", line.trim_start_matches('#'))).collect();
         assert_eq!(toml::from_str::<Config>(&text).unwrap(), Config::default());
-        assert_eq!(text.matches(" = ").count(), 40, "all 40 keys with a default are shown");
+        assert_eq!(text.matches(" = ").count(), 48, "all 48 keys with a default are shown");
     }
 
     #[test]
-    fn the_shipped_example_of_an_engine_is_allowed() {
-        let (_, example) = SHIPPED.split_once("#[[engine]]").unwrap();
-        let config: Config = toml::from_str(&format!("[[engine]]{}", example.replace('#', ""))).unwrap();
+    fn the_shipped_examples_of_a_tenant_and_an_engine_are_allowed() {
+        let (_, examples) = SHIPPED.split_once("#[[").unwrap();
+        let keys = examples.lines().filter(|line| !line.starts_with("# "));
+        let text: String = keys.map(|line| format!("{}\n", line.trim_start_matches('#'))).collect();
+        let config: Config = toml::from_str(&format!("[[{text}")).unwrap();
         assert_eq!(config.check(), Ok(()));
-        assert_eq!(config.engine.len(), 1);
+        assert_eq!((config.tenant.len(), config.engine.len()), (1, 1));
     }
 }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use gpuadmit_core::{
-    settings::{self, Risk, Settings},
+    settings::{self, ClassLimits, Classes, Risk, Settings},
     units::{Bytes, Tokens},
 };
 
-use super::{Config, Mode};
+use super::{Class, Config, Mode, Tenant, TenantLimits};
 
 impl From<Mode> for settings::Mode {
     fn from(mode: Mode) -> Self {
@@ -44,7 +44,43 @@ impl Config {
             tighten_batch: admission.tighten_batch,
             mode: self.mode.into(),
             engine_modes,
+            classes: self.class.limits(),
+            queue_depth: usize::try_from(self.queue.depth).unwrap_or(usize::MAX),
+            queue_time: Duration::from_millis(self.queue.time_ms),
+            tenant_default: tenant_limits(&self.tenant_default),
+            tenants: self.tenant.iter().map(|one| (one.name.clone(), self.limits_of(one))).collect(),
         }
+    }
+
+    fn limits_of(&self, tenant: &Tenant) -> settings::TenantLimits {
+        let default = &self.tenant_default;
+        tenant_limits(&TenantLimits {
+            blocked: tenant.blocked.unwrap_or(default.blocked),
+            pool_share: tenant.pool_share.unwrap_or(default.pool_share),
+            tokens_per_second: tenant.tokens_per_second.or(default.tokens_per_second),
+            burst_tokens: tenant.burst_tokens.or(default.burst_tokens),
+        })
+    }
+}
+
+impl Class {
+    fn limits(&self) -> Classes {
+        let limits =
+            |pool_share, most: Option<u64>| ClassLimits { pool_share, max_tokens_limit: most.map(Tokens) };
+        Classes {
+            interactive: limits(self.pool_share_interactive, self.max_tokens_limit_interactive),
+            standard: limits(self.pool_share_standard, self.max_tokens_limit_standard),
+            batch: limits(self.pool_share_batch, self.max_tokens_limit_batch),
+        }
+    }
+}
+
+fn tenant_limits(from: &TenantLimits) -> settings::TenantLimits {
+    settings::TenantLimits {
+        blocked: from.blocked,
+        pool_share: from.pool_share,
+        tokens_per_second: from.tokens_per_second,
+        burst: from.burst_tokens.map(Tokens),
     }
 }
 

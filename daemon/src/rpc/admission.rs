@@ -15,17 +15,22 @@ use super::{
     session::{Calls, Session},
     until::Until,
 };
-use crate::handle::Handle;
+use crate::handle::{Asked, Handle};
 
 /// The service.
 pub(super) struct Admission {
     handle: Handle,
     stopping: watch::Receiver<bool>,
+    waits_per_session: usize,
 }
 
 impl Admission {
     pub(super) fn new(parts: &Parts) -> Self {
-        Self { handle: parts.handle.clone(), stopping: parts.stopping.clone() }
+        Self {
+            handle: parts.handle.clone(),
+            stopping: parts.stopping.clone(),
+            waits_per_session: parts.waits_per_session,
+        }
     }
 }
 
@@ -35,7 +40,17 @@ impl admission_server::Admission for Admission {
 
     async fn admit(&self, request: Request<AdmitRequest>) -> Result<Response<AdmitResponse>, Status> {
         let uid = peer_of(&request)?.uid;
-        admit(&self.handle, uid, None, request.get_ref()).map(Response::new)
+        let decision = match ask(&self.handle, uid, None, request.get_ref())? {
+            Asked::Now(decision) => decision,
+            Asked::Later(waiting) => {
+                let mut stopping = self.stopping.clone();
+                tokio::select! {
+                    decision = waiting => decision.ok_or_else(stops)?,
+                    _ = stopping.wait_for(|stopping| *stopping) => return Err(stops()),
+                }
+            }
+        };
+        Ok(Response::new(convert::decision(decision)))
     }
 
     async fn progress(
@@ -58,20 +73,25 @@ impl admission_server::Admission for Admission {
         &self,
         request: Request<Streaming<SessionRequest>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
-        let calls = Calls::new(self.handle.clone(), peer_of(&request)?.uid);
+        let calls = Calls::new(self.handle.clone(), peer_of(&request)?.uid, self.waits_per_session);
         let session = Session::new(calls, request.into_inner());
         Ok(Response::new(Until::new(self.stopping.clone(), session)))
     }
 }
 
-pub(super) fn admit(
+/// Answers to calls that still wait when the daemon stops.
+pub(super) fn stops() -> Status {
+    Status::unavailable("the daemon stops")
+}
+
+pub(super) fn ask(
     handle: &Handle,
     uid: u32,
     session: Option<SessionId>,
     request: &AdmitRequest,
-) -> Result<AdmitResponse, Status> {
+) -> Result<Asked, Status> {
     let request = convert::request(request, uid, session).map_err(convert::invalid)?;
-    handle.admit(&request).map(convert::decision).map_err(convert::invalid)
+    handle.ask(&request).map_err(convert::invalid)
 }
 
 pub(super) fn progress(

@@ -126,6 +126,7 @@ mod tests {
             simulated: false,
             release_gpu: None,
             message_bytes: 1024,
+            waits_per_session: 1,
             stopping: watch::Sender::new(false).subscribe(),
         });
         let mut request = Request::new(TonicBody::empty());

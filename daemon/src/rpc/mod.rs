@@ -9,6 +9,7 @@ mod meter;
 mod node;
 mod peer;
 mod peer_groups;
+mod report;
 mod session;
 mod status;
 mod until;
@@ -52,6 +53,8 @@ pub struct Parts {
     pub release_gpu: Option<ReleaseGpu>,
     /// Largest message, bytes.
     pub message_bytes: usize,
+    /// Most calls of one session that wait for room.
+    pub waits_per_session: usize,
     /// True once the daemon stops.
     pub stopping: watch::Receiver<bool>,
 }

@@ -5,9 +5,9 @@ use std::{sync::Arc, time::Duration};
 use gpuadmit_core::{event::Event, snapshot::Snapshot};
 use gpuadmit_proto::v1::{
     ClearGuardsRequest, ClearGuardsResponse, EngineHeadroom, ExplainRequest, ExplainResponse,
-    ListGuardsRequest, ListGuardsResponse, ReleaseGpuRequest, ReleaseGpuResponse, StatusRequest,
-    StatusResponse, WatchEventsRequest, WatchEventsResponse, WatchHeadroomRequest, WatchHeadroomResponse,
-    explain_request::What, node_server,
+    ListGuardsRequest, ListGuardsResponse, ReleaseGpuRequest, ReleaseGpuResponse, ReportRequest,
+    ReportResponse, StatusRequest, StatusResponse, WatchEventsRequest, WatchEventsResponse,
+    WatchHeadroomRequest, WatchHeadroomResponse, explain_request::What, node_server,
 };
 use tokio::{
     sync::{mpsc, watch},
@@ -20,11 +20,14 @@ use super::{
     Parts, ReleaseGpu, check,
     convert::{self, invalid, millis},
     peer::peer_of,
+    report,
     status::{self, Clocks},
     until::Until,
 };
 use crate::handle::Handle;
 
+const HOURS_DEFAULT: u32 = 24;
+const HOURS_MOST: u64 = 48;
 const EVENTS_DEFAULT: u32 = 10;
 const EVENTS_MOST: u64 = 256;
 const EXPLAINED_MOST: u64 = 256;
@@ -115,6 +118,16 @@ impl node_server::Node for Node {
         let clocks = Clocks::read();
         let decisions = explained.iter().map(|one| status::explained(one, clocks)).collect();
         Ok(Response::new(ExplainResponse { decisions }))
+    }
+
+    async fn report(&self, request: Request<ReportRequest>) -> Result<Response<ReportResponse>, Status> {
+        let hours = request.get_ref().hours;
+        let hours = check::optional("hours", hours, 1..=HOURS_MOST, "1 to 48").map_err(invalid)?;
+        let hours = usize::try_from(hours.unwrap_or(HOURS_DEFAULT)).unwrap_or(usize::MAX);
+        let handle = &self.parts.handle;
+        let (now, clocks) = (handle.snapshot(), Clocks::read());
+        let engines = handle.report(hours).iter().map(|one| report::engine(one, &now, clocks)).collect();
+        Ok(Response::new(ReportResponse { engines, uptime_ms: millis(self.started.elapsed()) }))
     }
 
     async fn release_gpu(

@@ -1,21 +1,22 @@
-//! One bidirectional stream of calls. Each is answered as it is read: at most one call of a stream is under way, and the
-//! next is read only when its answer has room on the wire, so that a peer that does not read costs no memory.
+//! One bidirectional stream of calls. Each is answered as it is read, but for those that wait for room: they are answered
+//! when they are decided, and others meanwhile. A call is read only when an answer has room on the wire, and a bounded
+//! number of calls wait, so that a peer that does not read costs no memory.
 
 use std::{
     pin::Pin,
     task::{Context, Poll},
 };
 
-use gpuadmit_core::request::{ReservationId, SessionId};
+use gpuadmit_core::request::{Decision, ReservationId, SessionId};
 use gpuadmit_proto::v1::{
-    AdoptRequest, AdoptResponse, SessionError, SessionRequest, SessionResponse, session_request::Call,
-    session_response::Answer,
+    AdmitRequest, AdoptRequest, AdoptResponse, SessionError, SessionRequest, SessionResponse,
+    session_request::Call, session_response::Answer,
 };
 use tokio_stream::Stream;
 use tonic::Status;
 
 use super::{admission, check, convert};
-use crate::handle::Handle;
+use crate::handle::{Asked, Handle, Waiting};
 
 /// Most ids in one adoption, as `admission.proto` says.
 const MAX_ADOPTED: u64 = 1024;
@@ -25,33 +26,63 @@ pub(super) struct Calls {
     handle: Handle,
     uid: u32,
     session: SessionId,
+    /// Calls that wait for room, with their correlation ids; at most `most_waiting`.
+    waiting: Vec<(u64, Waiting)>,
+    most_waiting: usize,
 }
 
 impl Calls {
-    /// For a stream that a process of `uid` has opened.
-    pub(super) fn new(handle: Handle, uid: u32) -> Self {
+    /// For a stream that a process of `uid` has opened, and of which at most `most_waiting` calls wait for room.
+    pub(super) fn new(handle: Handle, uid: u32, most_waiting: usize) -> Self {
         let session = handle.new_session();
-        Self { handle, uid, session }
+        Self { handle, uid, session, waiting: Vec::new(), most_waiting }
     }
 
-    fn answer(&self, request: &SessionRequest) -> SessionResponse {
-        let answer = self.call(request.call.as_ref()).unwrap_or_else(|status| {
-            let code = i32::from(status.code());
-            Answer::Error(SessionError { code, message: status.message().to_owned() })
+    /// Answers a call; `None`: it waits.
+    fn answer(&mut self, mut request: SessionRequest) -> Option<SessionResponse> {
+        let id = request.correlation_id;
+        let answer = match &mut request.call {
+            Some(Call::Admit(admit)) => self.admit(id, admit).transpose()?,
+            call => self.call(call.as_ref()),
+        };
+        Some(response(id, answer))
+    }
+
+    /// Decides on a request, or lets it wait. Where too many wait already it is decided at once.
+    fn admit(&mut self, id: u64, request: &mut AdmitRequest) -> Result<Option<Answer>, Status> {
+        if self.waiting.len() >= self.most_waiting {
+            request.wait_ms = 0;
+        }
+        match admission::ask(&self.handle, self.uid, Some(self.session), request)? {
+            Asked::Now(decision) => Ok(Some(Answer::Admit(convert::decision(decision)))),
+            Asked::Later(waiting) => {
+                self.waiting.push((id, waiting));
+                Ok(None)
+            }
+        }
+    }
+
+    /// The next answer to a call that waited.
+    fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<SessionResponse> {
+        let decided = self.waiting.iter_mut().enumerate().find_map(|(index, (_, waiting))| {
+            match Pin::new(waiting).poll(cx) {
+                Poll::Ready(decision) => Some((index, decision)),
+                Poll::Pending => None,
+            }
         });
-        SessionResponse { correlation_id: request.correlation_id, answer: Some(answer) }
+        let Some((index, decision)) = decided else { return Poll::Pending };
+        let (id, _) = self.waiting.swap_remove(index);
+        let admit = |decision: Decision| Answer::Admit(convert::decision(decision));
+        Poll::Ready(response(id, decision.map(admit).ok_or_else(admission::stops)))
     }
 
     fn call(&self, call: Option<&Call>) -> Result<Answer, Status> {
         let (handle, uid) = (&self.handle, self.uid);
         match call {
-            Some(Call::Admit(request)) => {
-                admission::admit(handle, uid, Some(self.session), request).map(Answer::Admit)
-            }
             Some(Call::Progress(request)) => admission::progress(handle, uid, request).map(Answer::Progress),
             Some(Call::Complete(request)) => admission::complete(handle, uid, request).map(Answer::Complete),
             Some(Call::Adopt(request)) => self.adopt(request).map(Answer::Adopt),
-            None => {
+            Some(Call::Admit(_)) | None => {
                 let allowed = "one of admit, progress, complete, adopt";
                 Err(convert::invalid(check::absent("call", allowed)))
             }
@@ -74,15 +105,25 @@ impl Drop for Calls {
     }
 }
 
+fn response(correlation_id: u64, answer: Result<Answer, Status>) -> SessionResponse {
+    let answer = answer.unwrap_or_else(|status| {
+        let code = i32::from(status.code());
+        Answer::Error(SessionError { code, message: status.message().to_owned() })
+    });
+    SessionResponse { correlation_id, answer: Some(answer) }
+}
+
 /// The stream of answers to a stream of calls.
 pub(super) struct Session<S> {
     calls: Calls,
     requests: S,
+    /// The caller asks nothing more.
+    asked_all: bool,
 }
 
 impl<S> Session<S> {
     pub(super) fn new(calls: Calls, requests: S) -> Self {
-        Self { calls, requests }
+        Self { calls, requests, asked_all: false }
     }
 }
 
@@ -90,7 +131,23 @@ impl<S: Stream<Item = Result<SessionRequest, Status>> + Unpin> Stream for Sessio
     type Item = Result<SessionResponse, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let request = Pin::new(&mut self.requests).poll_next(cx);
-        request.map(|next| next.map(|request| request.map(|request| self.calls.answer(&request))))
+        loop {
+            if let Poll::Ready(answer) = self.calls.poll_waiting(cx) {
+                return Poll::Ready(Some(Ok(answer)));
+            }
+            if self.asked_all {
+                return if self.calls.waiting.is_empty() { Poll::Ready(None) } else { Poll::Pending };
+            }
+            match Pin::new(&mut self.requests).poll_next(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(None) => self.asked_all = true,
+                Poll::Ready(Some(Err(status))) => return Poll::Ready(Some(Err(status))),
+                Poll::Ready(Some(Ok(request))) => {
+                    if let Some(answer) = self.calls.answer(request) {
+                        return Poll::Ready(Some(Ok(answer)));
+                    }
+                }
+            }
+        }
     }
 }

@@ -34,7 +34,7 @@ impl Clocks {
         Self { now: clock::now(), unix_ms: millis(unix) }
     }
 
-    fn unix_ms(self, at: Mono) -> u64 {
+    pub(super) fn unix_ms(self, at: Mono) -> u64 {
         self.unix_ms.saturating_sub(millis(self.now.since(at)))
     }
 }
@@ -93,6 +93,7 @@ fn engine(from: &EngineSnapshot, now: Mono) -> v1::Engine {
         demand: Some(demand(&from.demand)),
         rejections: Some(rejections(from.rejections)),
         guards: from.guards.iter().map(guard).collect(),
+        queued: from.queued,
     }
 }
 
@@ -339,7 +340,7 @@ fn state(from: EngineState) -> v1::EngineState {
     }
 }
 
-fn mode(from: Mode) -> v1::Mode {
+pub(super) fn mode(from: Mode) -> v1::Mode {
     match from {
         Mode::Enforce => v1::Mode::Enforce,
         Mode::Observe => v1::Mode::Observe,
