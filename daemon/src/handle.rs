@@ -78,6 +78,7 @@ impl Locked {
 
 /// A decision, or a place in a queue.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "boxing the decision would allocate on its way")]
 pub enum Asked {
     /// It is decided.
     Now(Decision),

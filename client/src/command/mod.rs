@@ -13,6 +13,7 @@ mod output;
 mod plan;
 mod progress;
 mod release_gpu;
+mod report;
 mod reservation;
 mod status;
 mod watch;
@@ -47,6 +48,7 @@ enum Sub {
     Events(events::Events),
     Headroom(headroom::Headroom),
     Guard(guard::Guard),
+    Report(report::Report),
     ReleaseGpu(release_gpu::ReleaseGpu),
     Plan(Box<plan::Plan>),
     Completions(completions::Completions),
@@ -99,6 +101,7 @@ impl Sub {
             Self::Events(events) => events.run(connection, output).await,
             Self::Headroom(headroom) => headroom.run(connection, output).await,
             Self::Guard(guard) => guard.run(connection, output).await,
+            Self::Report(report) => report.run(connection, output).await,
             Self::ReleaseGpu(release) => release.run(connection, output).await,
             Self::Completions(completions) => completions.run(output),
             Self::Man(man) => man.run(),

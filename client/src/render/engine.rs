@@ -164,6 +164,10 @@ fn kv(pool: &Pool, one_of_several: bool) -> String {
 }
 
 fn requests(engine: &Engine) -> [String; 4] {
+    let queued = match engine.queued {
+        0 => String::new(),
+        queued => format!(", {} waiting for room", count(queued)),
+    };
     let orphans = match engine.orphans {
         0 => String::new(),
         orphans => format!(" ({} orphaned)", count(orphans)),
@@ -172,7 +176,7 @@ fn requests(engine: &Engine) -> [String; 4] {
         format!("{} running", or_unknown(sum(engine, |pool| pool.running), count)),
         format!("{} waiting", or_unknown(sum(engine, |pool| pool.waiting), count)),
         format!("{} bypassing", or_unknown(engine.bypass_requests, count)),
-        format!("{} reserved{orphans}", count(engine.reservations)),
+        format!("{} reserved{orphans}{queued}", count(engine.reservations)),
     ]
 }
 

@@ -10,6 +10,7 @@ pub(crate) mod headroom;
 mod numbers;
 mod paint;
 pub(crate) mod plan;
+pub(crate) mod report;
 pub(crate) mod status;
 mod text;
 

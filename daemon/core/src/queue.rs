@@ -28,6 +28,7 @@ pub struct Ticket(pub u64);
 
 /// What is answered to a request that may wait.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "boxing the decision would allocate on its way")]
 pub enum Answer {
     /// Yes or no.
     Decided(Decision),

@@ -9,11 +9,12 @@ use std::{
 
 use gpuadmit_proto::v1::{
     AdmitRequest, AdmitResponse, Admitted, ClearGuardsRequest, ClearGuardsResponse, CompleteRequest,
-    CompleteResponse, DecisionRecord, Denied, Device, DeviceHeadroom, Engine, EngineHeadroom, EngineState,
-    Event, ExplainRequest, ExplainResponse, Guard, Headroom, ListGuardsRequest, ListGuardsResponse,
-    ProgressRequest, ProgressResponse, ReleaseGpuRequest, ReleaseGpuResponse, SessionRequest,
-    SessionResponse, StatusRequest, StatusResponse, Terms, WatchEventsRequest, WatchEventsResponse,
-    WatchHeadroomRequest, WatchHeadroomResponse,
+    CompleteResponse, DecisionRecord, Denied, Device, DeviceHeadroom, Engine, EngineHeadroom, EngineReport,
+    EngineState, Event, ExplainRequest, ExplainResponse, Fared, Guard, Headroom, ListGuardsRequest,
+    ListGuardsResponse, Mode, ProgressRequest, ProgressResponse, ReasonCount, ReleaseGpuRequest,
+    ReleaseGpuResponse, ReportHour, ReportRequest, ReportResponse, SessionRequest, SessionResponse,
+    StatusRequest, StatusResponse, Terms, WatchEventsRequest, WatchEventsResponse, WatchHeadroomRequest,
+    WatchHeadroomResponse,
     admission_server::{Admission, AdmissionServer},
     admit_response::Result as Answer,
     denied::Reason,
@@ -175,6 +176,26 @@ impl Node for Fake {
             ..DecisionRecord::default()
         };
         Ok(Response::new(ExplainResponse { decisions: vec![record] }))
+    }
+
+    async fn report(&self, _: Request<ReportRequest>) -> Outcome<ReportResponse> {
+        let fared = |time_ms, queued_ms, preemptions| Some(Fared { time_ms, queued_ms, preemptions });
+        let hour = |start_unix_ms, by_reason: Vec<ReasonCount>| ReportHour {
+            start_unix_ms,
+            admitted: 900,
+            would_have_denied: by_reason.iter().map(|one| one.count).sum(),
+            denied: 0,
+            by_reason,
+            pressed: fared(600_000, 240_000, 20),
+            calm: fared(3_000_000, 0, 1),
+        };
+        let count = |reason: Reason, count| ReasonCount { reason: reason.into(), count };
+        let hours = vec![
+            hour(1_700_000_000_000, vec![count(Reason::KvFull, 30)]),
+            hour(1_700_003_600_000, vec![count(Reason::KvFull, 10), count(Reason::Ttft, 5)]),
+        ];
+        let engine = EngineReport { engine: "vllm-8000".into(), mode: Mode::Observe.into(), hours };
+        Ok(Response::new(ReportResponse { engines: vec![engine], uptime_ms: 90_000_000 }))
     }
 
     async fn release_gpu(&self, request: Request<ReleaseGpuRequest>) -> Outcome<ReleaseGpuResponse> {

@@ -152,6 +152,7 @@ async fn without_a_daemon_every_command_is_exit_code_2_and_one_line() {
         &["events", "--follow"],
         &["headroom", "--watch"],
         &["release-gpu", "--for", "1s"],
+        &["report"],
     ] {
         let output = finish(gpuadmit(&socket, arguments)).await;
         assert_ended(&output, 2);
@@ -172,6 +173,7 @@ async fn wrong_usage_is_exit_code_2() {
         &["explain", "--last", "257"],
         &["release-gpu", "--for", "10"],
         &["status", "--watch=0"],
+        &["report", "--hours", "49"],
         &["nonsense"],
     ] {
         assert_ended(&fixture.run(arguments).await, 2);
@@ -250,6 +252,17 @@ async fn headroom_without_watch_ends_after_one_answer() {
         text(&output.stdout),
         "vllm-8000 ready, 100 blocks = 1,600 tokens, at least 90 = 1,440, 200 ms old\n"
     );
+}
+
+#[tokio::test]
+async fn the_report_is_a_screen_or_json() {
+    let fixture = Fixture::new();
+    let output = fixture.run(&["report"]).await;
+    assert_ended(&output, 0);
+    assert!(text(&output.stdout).contains("for: KV_FULL 40, TTFT 5\n"), "{}", text(&output.stdout));
+    let json: serde_json::Value =
+        serde_json::from_slice(&fixture.run(&["report", "--json"]).await.stdout).unwrap();
+    assert_eq!(json["engines"][0]["hours"][1]["by_reason"][1]["reason"], "TTFT");
 }
 
 #[tokio::test]
