@@ -46,6 +46,46 @@ struct Course {
     remaining: u64,
 }
 
+impl Course {
+    fn end(&self) -> u64 {
+        self.start + self.remaining
+    }
+}
+
+/// Tokens held by many courses together, for ever later steps.
+struct Sums {
+    by_start: Vec<Course>,
+    by_end: Vec<Course>,
+    started: usize,
+    ended: usize,
+    /// Of those there: held tokens at their start, and their starts.
+    held: u64,
+    starts: u64,
+}
+
+impl Sums {
+    fn new(courses: &[Course]) -> Self {
+        let (mut by_start, mut by_end) = (courses.to_vec(), courses.to_vec());
+        by_start.sort_unstable_by_key(|course| course.start);
+        by_end.sort_unstable_by_key(Course::end);
+        Self { by_start, by_end, started: 0, ended: 0, held: 0, starts: 0 }
+    }
+
+    /// Tokens held in the last step before `end`, and by how many.
+    fn before(&mut self, end: u64) -> (u64, u64) {
+        while let Some(course) = self.by_start.get(self.started).filter(|course| course.start < end) {
+            (self.held, self.starts) = (self.held + course.held, self.starts + course.start);
+            self.started += 1;
+        }
+        while let Some(course) = self.by_end.get(self.ended).filter(|course| course.end() < end) {
+            (self.held, self.starts) = (self.held - course.held, self.starts - course.start);
+            self.ended += 1;
+        }
+        let count = (self.started - self.ended) as u64;
+        (self.held + count * (end - 1) - self.starts, count)
+    }
+}
+
 impl World {
     pub(crate) fn new(setup: EngineSetup, requests: Vec<Request>) -> Self {
         let mut bypass: Vec<_> =
@@ -108,7 +148,7 @@ impl World {
     /// overflows until all that is known has ended, and its first token comes in time.
     pub(crate) fn fits(&self, at: Nanos, request: &Request) -> bool {
         let ttft = self.ttft(at, request);
-        in_time(ttft) && !self.delays_others(at, ttft) && self.peak(at, request) <= self.setup.blocks
+        in_time(ttft) && !self.delays_others(at, ttft) && self.has_room(at, request)
     }
 
     /// How things stand as `request` is denied.
@@ -116,16 +156,24 @@ impl World {
         Denial { at, fits: self.fits(at, request), usage: self.used as f64 / self.setup.blocks as f64 }
     }
 
-    /// Most blocks in use until `request`, let in now, has ended: afterwards all is as it would be without it.
-    fn peak(&self, at: Nanos, request: &Request) -> u64 {
+    /// Whether the pool does not overflow until `request`, let in now, has ended: afterwards all is as without it.
+    fn has_room(&self, at: Nanos, request: &Request) -> bool {
         let mut courses: Vec<_> = self.live.iter().map(|id| self.course(*id)).collect();
-        let shared = self.shared();
         self.foresee(at, request, &mut courses);
         courses.push(Course { start: 0, held: request.prompt, remaining: request.length });
-        let ends = courses.iter().map(|course| course.start + course.remaining);
-        let within = ends.filter(|end| *end <= request.length);
-        let peak = within.map(|end| self.held_at(&courses, end)).max().unwrap_or(0);
-        peak.saturating_sub(shared)
+        let capacity = self.setup.blocks + self.shared();
+        // Use only falls where a request ends: just before is where it may be most.
+        let mut ends: Vec<_> = courses.iter().map(Course::end).filter(|end| *end <= request.length).collect();
+        ends.sort_unstable();
+        let mut sums = Sums::new(&courses);
+        ends.into_iter().all(|end| {
+            let (tokens, count) = sums.before(end);
+            let size = self.setup.block_size;
+            // Whole blocks are counted one by one only where rounding decides.
+            tokens.div_ceil(size) <= capacity
+                && ((tokens + count * (size - 1)) / size <= capacity
+                    || self.held_at(&courses, end) <= capacity)
+        })
     }
 
     /// Blocks that several requests share: the engine counts them once.
@@ -140,7 +188,7 @@ impl World {
 
     /// Blocks held in the last step before `end`.
     fn held_at(&self, courses: &[Course], end: u64) -> u64 {
-        let there = courses.iter().filter(|one| one.start < end && one.start + one.remaining >= end);
+        let there = courses.iter().filter(|one| one.start < end && one.end() >= end);
         there.map(|one| self.blocks(one.held + (end - one.start) - 1)).sum()
     }
 
@@ -244,4 +292,20 @@ impl World {
 /// Whether a predicted time to first token counts as in time.
 fn in_time(ttft: Nanos) -> bool {
     ttft as f64 <= TTFT_OBJECTIVE as f64 * TTFT_SHARE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_summed_over_those_that_are_there() {
+        let course = |start, held, remaining| Course { start, held, remaining };
+        let courses = [course(0, 100, 10), course(5, 40, 20), course(30, 7, 5)];
+        let mut sums = Sums::new(&courses);
+        // Before step 10 ends: 100 + 9 and 40 + 4.
+        assert_eq!(sums.before(10), (153, 2));
+        assert_eq!(sums.before(25), (40 + 19, 1));
+        assert_eq!(sums.before(35), (7 + 4, 1));
+    }
 }
