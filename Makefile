@@ -3,6 +3,7 @@
 PREFIX ?= /usr/local
 DESTDIR ?=
 UNITDIR ?= $(PREFIX)/lib/systemd/system
+LIBDIR ?= $(PREFIX)/lib/gpuadmit
 SYSUSERSDIR ?= $(PREFIX)/lib/sysusers.d
 DOCDIR ?= $(PREFIX)/share/doc/gpuadmit
 MANDIR ?= $(PREFIX)/share/man
@@ -17,7 +18,7 @@ RELEASE := $(CARGO_TARGET_DIR)/release
 UNITS := $(notdir $(wildcard systemd/*.service systemd/*.socket))
 PAGES := $(notdir $(wildcard systemd/man/*.[1-9]))
 
-.PHONY: all build tools run test bench bench-smoke test-vllm eval eval-vllm lint audit man install uninstall clean
+.PHONY: all build bpf tools run test bench bench-smoke test-vllm test-kernels eval eval-vllm lint audit man install uninstall clean
 
 all: build
 
@@ -40,7 +41,13 @@ build: tools
 run: build
 	@tests/demo/run $(RELEASE)
 
-# Every test that can run here; those for a real vLLM are `make test-vllm`.
+# The programs for the kernel, which are committed: anew after a change in ebpf/. Needs a nightly compiler and llvm-mc.
+bpf:
+	ebpf/build $(CARGO_TARGET_DIR)/bpf
+	cp $(CARGO_TARGET_DIR)/bpf/gpuadmit.bpf.o ebpf/
+	cd ebpf && sha256sum gpuadmit.bpf.o >gpuadmit.bpf.o.sha256
+
+# Every test that can run here; those for a real vLLM are `make test-vllm`, for other kernels `make test-kernels`.
 test: tools
 	$(CARGO) test --workspace --locked
 
@@ -69,6 +76,13 @@ eval-vllm: tools
 	tests/vllm/vllm-cpu model mid
 	tests/eval/check-vllm $(CARGO_TARGET_DIR)/eval
 
+# The tests of tests/tests/kernel in virtual machines with the kernels of KERNELS, one after the other: as root, with
+# QEMU; minutes each. Without KVM they are emulated.
+KERNELS ?= 5.10.223 5.10.262 6.1 6.12 7.3
+test-kernels: tools
+	$(CARGO) test --locked -p gpuadmit-tests --test kernel --no-run
+	tests/kernels/run $(CARGO_TARGET_DIR) $(KERNELS)
+
 lint: tools
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
@@ -90,6 +104,7 @@ install:
 	  echo "make: nothing to install yet: run 'make' first (not as root)" >&2; exit 1; }
 	install -D -m755 -t $(DESTDIR)$(PREFIX)/bin $(RELEASE)/gpuadmit
 	install -D -m755 -t $(DESTDIR)$(PREFIX)/sbin $(RELEASE)/gpuadmitd
+	install -D -m644 -t $(DESTDIR)$(LIBDIR) ebpf/gpuadmit.bpf.o
 	install -d $(DESTDIR)$(UNITDIR) $(DESTDIR)$(SYSUSERSDIR)
 	for unit in $(UNITS); do \
 	  sed -E 's|^(Exec[A-Za-z]*=)[^ ]*/gpuadmitd|\1$(PREFIX)/sbin/gpuadmitd|; s|/etc/gpuadmit/|$(CONFDIR)/|' \
@@ -112,6 +127,7 @@ install:
 uninstall:
 	@test -n "$(DESTDIR)" || ! test -d /run/systemd/system || systemctl disable --now gpuadmit.service gpuadmit.socket || true
 	rm -f $(DESTDIR)$(PREFIX)/bin/gpuadmit $(DESTDIR)$(PREFIX)/sbin/gpuadmitd
+	rm -rf $(DESTDIR)$(LIBDIR)
 	rm -f $(addprefix $(DESTDIR)$(UNITDIR)/,$(UNITS)) $(DESTDIR)$(SYSUSERSDIR)/gpuadmit.conf
 	for page in $(PAGES); do rm -f $(DESTDIR)$(MANDIR)/man$${page##*.}/$$page; done
 	rm -rf $(DESTDIR)$(DOCDIR)

@@ -10,6 +10,8 @@ use crate::{
     rpc::ReleaseGpu,
     simulate,
     source::{
+        Observe,
+        kernel::{self, Kernel},
         nvml::{self, ChildCommand, Origin, child::ChildOptions},
         vllm::{
             self, ConfiguredEngine, Options, Vllm,
@@ -51,6 +53,7 @@ pub(crate) struct Sources {
     /// How to let go of the driver; `None`: NVML is not in use.
     pub(crate) release_gpu: Option<ReleaseGpu>,
     _vllm: Option<Vllm>,
+    _kernel: Option<Kernel>,
 }
 
 /// Starts the sources of `config`.
@@ -66,10 +69,24 @@ pub(crate) fn start(
         return simulated(config, scenario, handle);
     }
     let options = vllm_options(config)?;
+    let kernel = start_kernel(&config.kernel, handle);
+    let observe =
+        kernel.as_ref().map_or_else(|| handle.observer(), |kernel| kernel.listening(handle.observer()));
     let wanted = options.discover || !options.engines.is_empty();
-    let vllm = wanted.then(|| vllm::spawn(options, handle.observer()));
-    let release_gpu = config.nvml.enabled.then(|| start_nvml(&config.nvml, handle)).transpose()?;
-    Ok(Sources { release_gpu, _vllm: vllm })
+    let vllm = wanted.then(|| vllm::spawn(options, Arc::clone(&observe)));
+    let release_gpu = config.nvml.enabled.then(|| start_nvml(&config.nvml, observe)).transpose()?;
+    Ok(Sources { release_gpu, _vllm: vllm, _kernel: kernel })
+}
+
+/// What the kernel tells is never necessary: without it the daemon goes on.
+fn start_kernel(kernel: &config::Kernel, handle: &Handle) -> Option<Kernel> {
+    let options = kernel::Options {
+        object: kernel.object.clone(),
+        programs: kernel.programs,
+        ..kernel::Options::default()
+    };
+    let spawned = kernel.enabled.then(|| kernel::spawn(&options, handle.observer()));
+    spawned?.inspect_err(|error| tracing::error!(%error, "the kernel cannot be listened to")).ok()
 }
 
 /// Real engines and configured ones are no part of a simulated node; all else is as configured.
@@ -79,12 +96,12 @@ fn simulated(config: &Config, scenario: Scenario, handle: &Handle) -> Result<Sou
     let options = Options { discover: false, engines: node.engines, ..options };
     let vllm = vllm::spawn(options, node.observe);
     let nvml = nvml::spawn(Origin::Messages(node.devices), handle.observer());
-    Ok(Sources { release_gpu: Some(release_gpu(nvml)), _vllm: Some(vllm) })
+    Ok(Sources { release_gpu: Some(release_gpu(nvml)), _vllm: Some(vllm), _kernel: None })
 }
 
-fn start_nvml(nvml: &Nvml, handle: &Handle) -> Result<ReleaseGpu, SourcesError> {
+fn start_nvml(nvml: &Nvml, observe: Observe) -> Result<ReleaseGpu, SourcesError> {
     let command = ChildCommand::this_program(&child_options(nvml)).map_err(SourcesError::Child)?;
-    Ok(release_gpu(nvml::spawn(Origin::Child(command), handle.observer())))
+    Ok(release_gpu(nvml::spawn(Origin::Child(command), observe)))
 }
 
 fn release_gpu(nvml: nvml::Nvml) -> ReleaseGpu {

@@ -1,8 +1,8 @@
 //! Reads the kernel's structures at the offsets that the daemon found out.
 
 
-use aya_ebpf::helpers::{bpf_probe_read_kernel, generated};
-use gpuadmit_abi::{ABSENT, COMM_BYTES, Offsets};
+use aya_ebpf::helpers::generated;
+use gpuadmit_abi::{ABSENT, Offsets};
 
 #[unsafe(no_mangle)]
 pub(crate) static OFFSETS_1: Offsets = Offsets::UNKNOWN;
@@ -16,14 +16,34 @@ macro_rules! offset {
 }
 pub(crate) use offset;
 
-/// `T` at `offset` from `base`; `None` where there is none.
+/// A number of the kernel at `offset` from `base`: 0 where there is none. Without a branch, for the verifier follows each.
 #[inline(always)]
-pub(crate) fn read<T>(base: *const u8, offset: u32) -> Option<T> {
-    if base.is_null() || offset == ABSENT {
-        return None;
-    }
-    // SAFETY: the helper checks the address itself, and fails on a bad one.
-    unsafe { bpf_probe_read_kernel(base.wrapping_add(offset as usize).cast::<T>()) }.ok()
+pub(crate) fn read<T: Number>(base: *const u8, offset: u32) -> T {
+    let mut value = T::ZERO;
+    read_into(&raw mut value, base, offset);
+    value
+}
+
+/// The same into its place; on failure the helper writes zeros.
+#[inline(always)]
+pub(crate) fn read_into<T>(place: *mut T, base: *const u8, offset: u32) {
+    let from = base.wrapping_add(offset as usize);
+    // SAFETY: `place` has room for a `T`, and the helper checks the address it reads from itself.
+    unsafe { generated::bpf_probe_read_kernel(place.cast(), size_of::<T>() as u32, from.cast()) };
+}
+
+/// What may be read: any bytes are one.
+pub(crate) trait Number: Copy {
+    const ZERO: Self;
+}
+
+macro_rules! numbers {
+    ($($number:ty),*) => { $(impl Number for $number { const ZERO: Self = 0; })* };
+}
+numbers!(u32, u64, i16, i32, i64);
+
+impl Number for *const u8 {
+    const ZERO: Self = core::ptr::null();
 }
 
 /// A `struct task_struct`: a thread.
@@ -39,70 +59,60 @@ impl Task {
 
     #[inline(always)]
     pub(crate) fn tid(self) -> u32 {
-        read(self.0, offset!(task_pid)).unwrap_or(0)
+        read(self.0, offset!(task_pid))
     }
 
     #[inline(always)]
     pub(crate) fn pid(self) -> u32 {
-        read(self.0, offset!(task_tgid)).unwrap_or(0)
+        read(self.0, offset!(task_tgid))
     }
 
     /// The process's first thread, whose name and start are the process's.
     #[inline(always)]
     pub(crate) fn leader(self) -> Self {
-        Self(read(self.0, offset!(task_group_leader)).unwrap_or(self.0))
+        Self(read(self.0, offset!(task_group_leader)))
     }
 
     /// Start, clock ticks since boot.
     #[inline(always)]
     pub(crate) fn start(self) -> u64 {
-        let nanoseconds: u64 = read(self.0, offset!(task_start)).unwrap_or(0);
-        nanoseconds / u64::from(offset!(tick)).max(1)
-    }
-
-    #[inline(always)]
-    pub(crate) fn comm(self) -> [u8; COMM_BYTES] {
-        read(self.0, offset!(task_comm)).unwrap_or([0; COMM_BYTES])
+        read::<u64>(self.0, offset!(task_start)).checked_div(offset!(tick).into()).unwrap_or(0)
     }
 
     #[inline(always)]
     fn signal(self) -> *const u8 {
-        read(self.0, offset!(task_signal)).unwrap_or(core::ptr::null())
+        read(self.0, offset!(task_signal))
     }
 
     /// Threads of the process that have not begun to exit.
     #[inline(always)]
-    pub(crate) fn live(self) -> Option<i32> {
+    pub(crate) fn live(self) -> i32 {
         read(self.signal(), offset!(signal_live))
     }
 
     /// Status of the whole process as wait(2) encodes it: that of its group exit, else that of its first thread.
     #[inline(always)]
     pub(crate) fn status(self) -> i32 {
-        let group: i32 = read(self.signal(), offset!(signal_group_exit_code)).unwrap_or(0);
-        if group != 0 {
-            return group;
-        }
-        read(self.leader().0, offset!(task_exit_code)).unwrap_or(0)
+        let group: i32 = read(self.signal(), offset!(signal_group_exit_code));
+        let first: i32 = read(self.leader().0, offset!(task_exit_code));
+        if group != 0 { group } else { first }
     }
 
     #[inline(always)]
-    pub(crate) fn oom_score_adj(self) -> Option<i16> {
+    pub(crate) fn oom_score_adj(self) -> i16 {
         read(self.signal(), offset!(signal_oom_score_adj))
     }
 
-    /// Resident pages: of files, private, and shared (`MM_FILEPAGES`, `MM_ANONPAGES`, `MM_SHMEMPAGES`).
+    /// Resident pages: private, of files, and shared; `None` where the kernel does not tell.
     #[inline(always)]
     pub(crate) fn resident(self) -> Option<[u64; 3]> {
-        let mm: *const u8 = read(self.0, offset!(task_mm))?;
+        let mm: *const u8 = read(self.0, offset!(task_mm));
         let (first, stride) = (offset!(mm_rss), offset!(mm_rss_stride));
-        if first == ABSENT || stride == ABSENT {
+        if first == ABSENT || mm.is_null() {
             return None;
         }
-        let counter = |index: u32| -> Option<u64> {
-            let pages: i64 = read(mm, first.wrapping_add(index.wrapping_mul(stride)))?;
-            Some(pages.max(0) as u64)
-        };
-        Some([counter(1)?, counter(0)?, counter(3)?])
+        // `MM_ANONPAGES`, `MM_FILEPAGES`, `MM_SHMEMPAGES` of linux/mm_types_task.h. A counter may be below zero for a while.
+        let counter = |index: u32| read::<i64>(mm, first.wrapping_add(index.wrapping_mul(stride))).max(0) as u64;
+        Some([counter(1), counter(0), counter(3)])
     }
 }

@@ -11,16 +11,16 @@ mod kernel;
 
 use aya_ebpf::{
     EbpfContext,
-    helpers::{bpf_get_current_comm, bpf_get_current_pid_tgid, bpf_ktime_get_ns, bpf_probe_read_kernel_str_bytes},
+    helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_ns, generated},
     macros::{map, raw_tracepoint, tracepoint},
     maps::{HashMap, PerCpuArray, RingBuf},
     programs::{RawTracePointContext, TracePointContext},
 };
 use gpuadmit_abi::{
-    EXEC, EXIT, FORK, HAS_MEMORY, LOST_CHILDREN, LOST_COUNTERS, LOST_RECORDS, MAX_WATCHED, OOM_SCORE_ADJ, OOM_VICTIM,
-    RECORDS_BYTES, Record, SIGNAL, XID,
+    COMM_BYTES, EXEC, EXIT, FORK, HAS_MEMORY, LOST_CHILDREN, LOST_COUNTERS, LOST_RECORDS, MAX_WATCHED, OOM_SCORE_ADJ,
+    OOM_VICTIM, RECORDS_BYTES, Record, SIGNAL, XID,
 };
-use kernel::{Task, offset, read};
+use kernel::{Task, offset, read, read_into};
 
 const SIGABRT: i32 = 6;
 const SIGBUS: i32 = 7;
@@ -46,63 +46,61 @@ static KILLED: PerCpuArray<Record> = PerCpuArray::with_max_entries(1, 0);
 
 #[raw_tracepoint(tracepoint = "sched_process_exit")]
 pub fn process_exit(ctx: RawTracePointContext) -> i32 {
-    ended(Task(ctx.arg(0)));
-    0
-}
-
-/// Every thread of the process comes by; the last one, or whoever removes it from the watch set, tells.
-#[inline(always)]
-fn ended(task: Task) -> Option<()> {
-    let pid = (bpf_get_current_pid_tgid() >> 32) as u32;
-    if !is_watched(pid, task) || task.live()? > 0 {
-        return None;
+    let (task, pid) = (Task(ctx.arg(0)), current_pid());
+    // Every thread of the process comes by; the last one, or whoever removes it from the watch set, tells.
+    if is_watched(pid, task) && task.live() <= 0 && WATCHED.remove(&pid).is_ok() {
+        tell(EXIT, gpuadmit_abi::WATCHED, task, |record| record.value = task.status());
     }
-    WATCHED.remove(&pid).ok()?;
-    let value = task.status();
-    tell(&Record { kind: EXIT, value, flags: gpuadmit_abi::WATCHED, ..about(task) });
-    Some(())
+    0
 }
 
 #[raw_tracepoint(tracepoint = "signal_generate")]
 pub fn signal_generate(ctx: RawTracePointContext) -> i32 {
-    let (number, result): (i32, i32) = (ctx.arg(0), ctx.arg(4));
-    if result == DELIVERED && matches!(number, SIGABRT | SIGBUS | SIGKILL | SIGSEGV | SIGTERM) {
-        sent(number, ctx.arg::<usize>(1), Task(ctx.arg(2)));
+    let (number, info, task): (i32, usize, _) = (ctx.arg(0), ctx.arg(1), Task(ctx.arg(2)));
+    if ctx.arg::<i32>(4) != DELIVERED || !matches!(number, SIGABRT | SIGBUS | SIGKILL | SIGSEGV | SIGTERM) {
+        return 0;
+    }
+    let watched = is_watched(task.pid(), task);
+    if number == SIGKILL && info == BY_KERNEL && offset!(victim_is_task) == 0 {
+        note_killed(task, watched);
+    }
+    if watched {
+        let code = match info {
+            BY_USER => 0,
+            BY_KERNEL => SI_KERNEL,
+            info => read(info as *const u8, offset!(siginfo_code)),
+        };
+        tell(SIGNAL, gpuadmit_abi::WATCHED, task, |record| {
+            (record.value, record.detail, record.other) = (number, code, current_pid());
+            // SAFETY: the place has room for that many bytes.
+            unsafe { generated::bpf_get_current_comm((&raw mut record.other_comm).cast(), COMM_BYTES as u32) };
+        });
     }
     0
 }
 
 #[inline(always)]
-fn sent(number: i32, info: usize, task: Task) -> Option<()> {
-    let watched = is_watched(task.pid(), task);
-    let may_be_oom = number == SIGKILL && info == BY_KERNEL && offset!(victim_is_task) == 0;
-    if !watched && !may_be_oom {
-        return None;
+fn note_killed(task: Task, watched: bool) {
+    if let Some(slot) = KILLED.get_ptr_mut(0) {
+        // SAFETY: it points to this CPU's own slot, which nothing else writes: signals are sent with interrupts off.
+        let record = unsafe { &mut *slot };
+        fill(record, OOM_VICTIM, if watched { gpuadmit_abi::WATCHED } else { 0 }, task);
+        remember_memory(record, task);
     }
-    let detail = match info {
-        BY_USER => 0,
-        BY_KERNEL => SI_KERNEL,
-        info => read(info as *const u8, offset!(siginfo_code)).unwrap_or(0),
-    };
-    let other = (bpf_get_current_pid_tgid() >> 32) as u32;
-    let other_comm = bpf_get_current_comm().unwrap_or_default();
-    let flags = if watched { gpuadmit_abi::WATCHED } else { 0 };
-    let record = Record { kind: SIGNAL, value: number, detail, other, other_comm, flags, ..about(task) };
-    if may_be_oom {
-        let _ = KILLED.set(0, with_memory(record, task), 0);
-    }
-    if watched {
-        tell(&record);
-    }
-    Some(())
 }
 
 #[raw_tracepoint(tracepoint = "mark_victim")]
 pub fn mark_victim(ctx: RawTracePointContext) -> i32 {
     if offset!(victim_is_task) != 0 {
         chosen(Task(ctx.arg(0)));
+        return 0;
+    }
+    // Older kernels tell only the thread: it is the current one, or the one that was just sent SIGKILL on this CPU.
+    let (tid, current): (u32, _) = (ctx.arg(0), Task::current());
+    if current.tid() == tid {
+        chosen(current);
     } else {
-        chosen_by_id(ctx.arg(0));
+        chosen_by_id(tid);
     }
     0
 }
@@ -110,35 +108,25 @@ pub fn mark_victim(ctx: RawTracePointContext) -> i32 {
 #[inline(always)]
 fn chosen(task: Task) {
     let flags = if is_watched(task.pid(), task) { gpuadmit_abi::WATCHED } else { 0 };
-    let record = Record { kind: OOM_VICTIM, flags, ..about(task) };
-    tell(&with_memory(record, task));
+    tell(OOM_VICTIM, flags, task, |record| remember_memory(record, task));
 }
 
-/// Kernels before 6.9 tell only the thread: it is the current one, or the one that was just sent SIGKILL on this CPU.
 #[inline(always)]
 fn chosen_by_id(tid: u32) {
-    let current = Task::current();
-    if current.tid() == tid {
-        return chosen(current);
-    }
-    let mut record = Record { kind: OOM_VICTIM, tid, time: now(), ..Record::default() };
-    if let Some(killed) = KILLED.get(0)
-        && killed.tid == tid
-    {
-        record = Record { kind: OOM_VICTIM, time: record.time, value: 0, detail: 0, other: 0, ..*killed };
-        record.other_comm = [0; 16];
-    }
-    tell(&record);
+    record(|record| {
+        match KILLED.get(0) {
+            Some(killed) if killed.tid == tid => *record = *killed,
+            _ => *record = Record { kind: OOM_VICTIM, tid, ..Record::default() },
+        }
+        record.time = now();
+    });
 }
 
 #[raw_tracepoint(tracepoint = "oom_score_adj_update")]
 pub fn oom_score_adj_update(ctx: RawTracePointContext) -> i32 {
     let task = Task(ctx.arg(0));
-    if is_watched(task.pid(), task)
-        && let Some(value) = task.oom_score_adj()
-    {
-        let flags = gpuadmit_abi::WATCHED;
-        tell(&Record { kind: OOM_SCORE_ADJ, value: value.into(), flags, ..about(task) });
+    if is_watched(task.pid(), task) {
+        tell(OOM_SCORE_ADJ, gpuadmit_abi::WATCHED, task, |record| record.value = task.oom_score_adj().into());
     }
     0
 }
@@ -146,79 +134,88 @@ pub fn oom_score_adj_update(ctx: RawTracePointContext) -> i32 {
 #[raw_tracepoint(tracepoint = "sched_process_fork")]
 pub fn process_fork(ctx: RawTracePointContext) -> i32 {
     let (parent, child) = (Task(ctx.arg(0)), Task(ctx.arg(1)));
-    if is_watched(parent.pid(), parent) {
-        forked(parent, child);
+    let pid = child.pid();
+    // Else it is a new thread.
+    if pid == child.tid() && is_watched(parent.pid(), parent) {
+        let start = child.start();
+        if WATCHED.insert(&pid, &start, 0).is_err() {
+            count(LOST_CHILDREN);
+        }
+        tell(FORK, gpuadmit_abi::WATCHED, parent, |record| (record.other, record.other_start) = (pid, start));
     }
     0
-}
-
-#[inline(always)]
-fn forked(parent: Task, child: Task) {
-    let (other, other_start) = (child.pid(), child.start());
-    // A new thread.
-    if other == 0 || other != child.tid() {
-        return;
-    }
-    if WATCHED.insert(&other, &other_start, 0).is_err() {
-        count(LOST_CHILDREN);
-    }
-    let flags = gpuadmit_abi::WATCHED;
-    tell(&Record { kind: FORK, other, other_start, flags, ..about(parent) });
 }
 
 #[raw_tracepoint(tracepoint = "sched_process_exec")]
 pub fn process_exec(ctx: RawTracePointContext) -> i32 {
     let task = Task(ctx.arg(0));
     if is_watched(task.pid(), task) {
-        let flags = gpuadmit_abi::WATCHED;
-        tell(&Record { kind: EXEC, flags, ..about(task) });
+        tell(EXEC, gpuadmit_abi::WATCHED, task, |_| ());
     }
     0
 }
 
 #[tracepoint(category = "nvidia", name = "nvidia_dev_xid")]
 pub fn nvidia_dev_xid(ctx: TracePointContext) -> i32 {
-    reported(ctx.as_ptr().cast());
-    0
-}
-
-#[inline(always)]
-fn reported(event: *const u8) -> Option<()> {
-    let value: i32 = read(event, offset!(xid_code))?;
+    let event: *const u8 = ctx.as_ptr().cast();
     // A `__data_loc`: offset of the text from the start of the event in the lower half, its length in the upper.
-    let place: u32 = read(event, offset!(xid_device))?;
-    let mut record = Record { kind: XID, value, time: now(), ..Record::default() };
-    // SAFETY: the helper checks the address itself, and fails on a bad one.
-    let _ = unsafe {
-        bpf_probe_read_kernel_str_bytes(event.wrapping_add((place & 0xffff) as usize), &mut record.comm)
-    };
-    tell(&record);
-    Some(())
+    let place: u32 = read(event, offset!(xid_device));
+    record(|record| {
+        *record = Record { kind: XID, time: now(), value: read(event, offset!(xid_code)), ..Record::default() };
+        let text = event.wrapping_add((place & 0xffff) as usize);
+        // SAFETY: the place has room for that many bytes, and the helper checks the address it reads from itself.
+        unsafe {
+            generated::bpf_probe_read_kernel_str((&raw mut record.comm).cast(), COMM_BYTES as u32, text.cast())
+        };
+    });
+    0
 }
 
 /// Whether `task` is a thread of a watched process, and not of a later one with its id.
 #[inline(always)]
 fn is_watched(pid: u32, task: Task) -> bool {
-    // SAFETY: the value is copied at once; one that changes while it is read is another process's and not ours.
-    match unsafe { WATCHED.get(&pid) } {
-        Some(start) => *start == task.leader().start(),
+    match WATCHED.get_ptr(&pid) {
+        // SAFETY: entries are never freed while a program runs; one that changes meanwhile is of another process.
+        Some(start) => unsafe { *start == task.leader().start() },
         None => false,
     }
 }
 
 #[inline(always)]
-fn about(task: Task) -> Record {
-    let leader = task.leader();
-    let (pid, tid, start, comm) = (task.pid(), task.tid(), leader.start(), leader.comm());
-    Record { time: now(), pid, tid, start, comm, ..Record::default() }
+fn tell(kind: u32, flags: u32, task: Task, complete: impl FnOnce(&mut Record)) {
+    record(|record| {
+        fill(record, kind, flags, task);
+        complete(record);
+    });
+}
+
+/// Makes a record in the ring buffer itself: the stack has 512 bytes.
+#[inline(always)]
+fn record(make: impl FnOnce(&mut Record)) {
+    let Some(mut entry) = RECORDS.reserve::<Record>(0) else { return count(LOST_RECORDS) };
+    // SAFETY: any bytes are a record; all of them are written by `make`, which begins with a whole one.
+    make(unsafe { entry.assume_init_mut() });
+    entry.submit(0);
 }
 
 #[inline(always)]
-fn with_memory(record: Record, task: Task) -> Record {
-    match task.resident() {
-        Some(memory) => Record { memory, flags: record.flags | HAS_MEMORY, ..record },
-        None => record,
+fn fill(record: &mut Record, kind: u32, flags: u32, task: Task) {
+    let leader = task.leader();
+    *record = Record { kind, flags, time: now(), pid: task.pid(), tid: task.tid(), start: leader.start(), ..Record::default() };
+    read_into(&raw mut record.comm, leader.0, offset!(task_comm));
+}
+
+#[inline(always)]
+fn remember_memory(record: &mut Record, task: Task) {
+    if let Some(memory) = task.resident() {
+        record.memory = memory;
+        record.flags |= HAS_MEMORY;
     }
+}
+
+#[inline(always)]
+fn current_pid() -> u32 {
+    (bpf_get_current_pid_tgid() >> 32) as u32
 }
 
 #[inline(always)]
@@ -228,17 +225,10 @@ fn now() -> u64 {
 }
 
 #[inline(always)]
-fn tell(record: &Record) {
-    if RECORDS.output::<Record>(record, 0).is_err() {
-        count(LOST_RECORDS);
-    }
-}
-
-#[inline(always)]
 fn count(counter: u32) {
     if let Some(count) = LOST.get_ptr_mut(counter) {
-        // SAFETY: it points into this CPU's own slot; a program is not preempted by another on the same slot's update
-        // but by an interrupt, whose count might be lost: the counter still grows.
+        // SAFETY: it points into this CPU's own slot. A program that interrupts this one may make it lose a count: it grows
+        // all the same.
         unsafe { *count = (*count).wrapping_add(1) };
     }
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fmt, ops::RangeInclusive};
 use gpuadmit_core::request::{MAX_COUNT, MAX_MODEL_BYTES, MAX_NAME_BYTES};
 use tracing_subscriber::EnvFilter;
 
-use super::{Admission, Config, Engine, Limits, Nvml, Socket, Vllm};
+use super::{Admission, Config, Engine, Kernel, Limits, Nvml, Socket, Vllm};
 use crate::source::vllm::address::Address;
 
 /// Most `[[engine]]` entries.
@@ -61,6 +61,7 @@ impl Config {
         found.tenants(&self.tenant_default, &self.tenant);
         found.nvml(&self.nvml);
         found.vllm(&self.vllm);
+        found.kernel(&self.kernel);
         found.engines(&self.engine);
         found.unless(
             EnvFilter::try_new(&self.log.level).is_ok(),
@@ -116,6 +117,12 @@ impl Found {
             socket.allowed_gids.len(),
             &ids,
         );
+    }
+
+    fn kernel(&mut self, kernel: &Kernel) {
+        if let Some(object) = &kernel.object {
+            self.unless(object.is_absolute(), "kernel.object", object, "an absolute path");
+        }
     }
 
     fn limits(&mut self, limits: &Limits) {

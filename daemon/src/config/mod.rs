@@ -49,6 +49,8 @@ pub struct Config {
     pub vllm: Vllm,
     /// The shared page.
     pub page: Page,
+    /// The kernel as a source.
+    pub kernel: Kernel,
     /// Engines named by the operator, beside those found.
     pub engine: Vec<Engine>,
     /// Logging.
@@ -282,6 +284,24 @@ impl Default for Page {
     }
 }
 
+/// `[kernel]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Kernel {
+    /// Whether the kernel is listened to at all.
+    pub enabled: bool,
+    /// Whether programs are loaded into it (BPF), which only read. Without, the same is told later and with less detail.
+    pub programs: bool,
+    /// Absolute path of the file with the programs. Absent: where `make install` puts it.
+    pub object: Option<PathBuf>,
+}
+
+impl Default for Kernel {
+    fn default() -> Self {
+        Self { enabled: true, programs: true, object: None }
+    }
+}
+
 /// `[[engine]]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -386,7 +406,8 @@ mod tests {
 
     const SHIPPED: &str = include_str!("../../../systemd/gpuadmit.toml");
     /// Keys whose default is to be absent, with an example in the shipped file.
-    const ABSENT: [&str; 5] = ["group", "workers", "max_tokens_limit", "tokens_per_second", "burst_tokens"];
+    const ABSENT: [&str; 6] =
+        ["group", "workers", "max_tokens_limit", "tokens_per_second", "burst_tokens", "object"];
 
     #[test]
     fn the_shipped_file_changes_nothing() {
@@ -400,7 +421,7 @@ mod tests {
         let keys = tables.lines().filter(|line| !line.starts_with("# ") && !absent(line));
         let text: String = keys.map(|line| format!("{}\n", line.trim_start_matches('#'))).collect();
         assert_eq!(toml::from_str::<Config>(&text).unwrap(), Config::default());
-        assert_eq!(text.matches(" = ").count(), 48, "all 48 keys with a default are shown");
+        assert_eq!(text.matches(" = ").count(), 50, "all 50 keys with a default are shown");
     }
 
     #[test]

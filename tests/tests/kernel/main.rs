@@ -2,6 +2,7 @@
 //!
 //! Needs root. `make test-kernels` runs the same in virtual machines with other kernels.
 
+mod bytes;
 mod cgroup;
 mod latency;
 mod rig;
@@ -179,7 +180,7 @@ fn a_process_that_is_gone_before_it_is_watched_is_told_as_ended() {
 #[test]
 fn what_a_full_ring_swallows_is_looked_for() {
     let Some(ears) = Ears::with_programs() else { return };
-    let (busy, bystander) = (Victim::start(Fate::Children(1500)), Victim::start(Fate::Signal(SIGKILL)));
+    let (busy, bystander) = (Victim::start(Fate::Forks(1500)), Victim::start(Fate::Signal(SIGKILL)));
     ears.kernel.watch(&[busy.process(), bystander.process()]);
     let held = ears.hold();
     busy.end();

@@ -12,7 +12,7 @@ use gpuadmit_core::observation::{EngineProcess, ProcessRole};
 use gpuadmitd::source::vllm::process::Proc;
 use nix::{
     sys::signal::{Signal, kill},
-    unistd::Pid,
+    unistd::{ForkResult, Pid},
 };
 
 const FATE: &str = "GPUADMIT_VICTIM_FATE";
@@ -30,6 +30,8 @@ pub(crate) enum Fate {
     EatMemory,
     /// By itself, after so many children that exec and exit with code 5.
     Children(u32),
+    /// By itself, after so many children that exit at once.
+    Forks(u32),
 }
 
 /// Such a process. Killed and reaped when dropped.
@@ -48,6 +50,7 @@ impl Victim {
             Fate::SegfaultInThread => "segfault".into(),
             Fate::EatMemory => "eat".into(),
             Fate::Children(count) => format!("children {count}"),
+            Fate::Forks(count) => format!("forks {count}"),
         };
         let mut child = Command::new(env::current_exe().unwrap())
             .args(["--exact", "victim_process", "--ignored", "--nocapture", "--test-threads", "1"])
@@ -114,6 +117,7 @@ pub(crate) fn run() {
         "segfault" => thread::spawn(segfault).join().unwrap(),
         "eat" => (0..4).map(|_| thread::spawn(eat)).for_each(drop),
         "children" => children(number.parse().unwrap()),
+        "forks" => forks(number.parse().unwrap()),
         other => panic!("{other}"),
     }
     thread::sleep(Duration::from_secs(60));
@@ -135,6 +139,18 @@ fn eat() {
 fn children(count: u32) {
     for _ in 0..count {
         Command::new("sh").args(["-c", "exit 5"]).status().unwrap();
+    }
+    std::process::exit(0);
+}
+
+fn forks(count: u32) {
+    for _ in 0..count {
+        // SAFETY: the child does nothing but exit, which may be done after a fork of a process with threads.
+        match unsafe { nix::unistd::fork() }.unwrap() {
+            // SAFETY: the same.
+            ForkResult::Child => unsafe { nix::libc::_exit(0) },
+            ForkResult::Parent { child } => drop(nix::sys::wait::waitpid(child, None).unwrap()),
+        }
     }
     std::process::exit(0);
 }

@@ -1,6 +1,9 @@
 //! OOM kills as a memory cgroup counts them, for when nothing better tells of them.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 /// Most bytes read of a file.
 const MAX_BYTES: u64 = 1 << 20;
@@ -16,23 +19,23 @@ impl Kills {
     /// Of the cgroup that process `pid` is in; `None` where that cannot be told.
     #[must_use]
     pub fn of(pid: u32) -> Option<Self> {
-        let membership = text(format!("/proc/{pid}/cgroup").into())?;
-        let mounts = text("/proc/self/mounts".into())?;
+        let membership = text(format!("/proc/{pid}/cgroup").as_ref())?;
+        let mounts = text("/proc/self/mounts".as_ref())?;
         let file = counter(&membership, &mounts)?;
-        Some(Self { count: count(&text(file.clone())?)?, file })
+        Some(Self { count: count(&text(&file)?)?, file })
     }
 
     /// Whether there was one since the last look; `None`: the cgroup is gone.
     pub fn rose(&mut self) -> Option<bool> {
-        let now = count(&text(self.file.clone())?)?;
+        let now = count(&text(&self.file)?)?;
         let rose = now > self.count;
         self.count = now;
         Some(rose)
     }
 }
 
-fn text(path: PathBuf) -> Option<String> {
-    super::offsets::read(&path, MAX_BYTES).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+fn text(path: &Path) -> Option<String> {
+    super::offsets::read(path, MAX_BYTES).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// A process is in `N:memory:/PATH` of a v1 hierarchy and in `0::/PATH` of the v2 one (cgroups(7)); the memory controller

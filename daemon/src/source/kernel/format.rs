@@ -5,7 +5,7 @@ pub const MAX_BYTES: u64 = 64 << 10;
 
 /// Offset in bytes of the field called `name`; `None`: the tracepoint has none.
 ///
-/// A line is `field:unsigned short common_type;	offset:0;	size:2;	signed:0;`; an array's name is followed by its
+/// A line is `field:unsigned short common_type; offset:0; size:2; signed:0;`; an array's name is followed by its
 /// length in brackets.
 #[must_use]
 pub fn offset(format: &[u8], name: &str) -> Option<u32> {

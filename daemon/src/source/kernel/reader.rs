@@ -142,7 +142,7 @@ impl Reader {
             match told {
                 Some(Told::Process { event, tid }) => self.shared.told(event, tid),
                 Some(Told::Xid { span, device, code }) => {
-                    self.shared.xid(span, Way::Tracepoint, device, code)
+                    self.shared.xid(span, Way::Tracepoint, device, code);
                 }
                 None => tracing::debug!("a record that is not understood"),
             }
