@@ -1,6 +1,6 @@
 //! Whatever bytes come, the readers end, and none panics.
 
-use std::sync::LazyLock;
+use std::{hint::black_box, sync::LazyLock};
 
 use gpuadmitd::source::kernel::{btf::Btf, format, kmsg, pci, record};
 use proptest::prelude::*;
@@ -15,11 +15,11 @@ fn ask(btf: &Btf<'_>) {
         [("task_struct", "tgid"), ("mm_struct", "rss_stat"), ("kernel_siginfo", "si_code")]
     {
         if let Some(member) = btf.member(structure, member) {
-            btf.structure_name(member.kind);
-            btf.element_bytes(member.kind);
+            black_box(btf.structure_name(member.kind));
+            black_box(btf.element_bytes(member.kind));
         }
     }
-    btf.tracepoint("mark_victim");
+    black_box(btf.tracepoint("mark_victim"));
 }
 
 /// A header whose parts lie inside, and anything in them.
@@ -41,14 +41,14 @@ fn described() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #[test]
     fn any_bytes_are_a_record_or_none(bytes in prop::collection::vec(any::<u8>(), 0..256), page in any::<u64>()) {
-        record::decode(&bytes, page);
+        black_box(record::decode(&bytes, page));
     }
 
     #[test]
     fn any_record_of_the_right_length_is_read(bytes in prop::collection::vec(any::<u8>(), 112), kind in 0_u32..10) {
         let mut bytes = bytes;
         bytes[48..52].copy_from_slice(&kind.to_ne_bytes());
-        record::decode(&bytes, 4096);
+        black_box(record::decode(&bytes, 4096));
     }
 
     #[test]
@@ -60,15 +60,15 @@ proptest! {
 
     #[test]
     fn any_bytes_may_describe_a_tracepoint(bytes in prop::collection::vec(any::<u8>(), 0..512), text in "field:[ -~]{0,40};?(\toffset:[0-9]{0,12};)?") {
-        format::offset(&bytes, "pid");
-        format::offset(text.as_bytes(), "pid");
+        black_box(format::offset(&bytes, "pid"));
+        black_box(format::offset(text.as_bytes(), "pid"));
     }
 
     #[test]
     fn any_bytes_may_be_a_line_of_the_log(bytes in prop::collection::vec(any::<u8>(), 0..512), text in "[0-9]{1,3},1,2,-;(NVRM: Xid \\(PCI:|oom-kill:constraint=)[ -~]{0,80}") {
-        kmsg::parse(&bytes);
-        kmsg::parse(text.as_bytes());
-        pci::parse(&text);
+        black_box(kmsg::parse(&bytes));
+        black_box(kmsg::parse(text.as_bytes()));
+        black_box(pci::parse(&text));
     }
 }
 
