@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
+    alarm::Subject,
     event::EventKind,
     host::{HostFact, ProcessState, Scheduled},
     node::Node,
@@ -15,8 +16,9 @@ use crate::{
 impl Node {
     /// Takes in what was seen of the host.
     pub(crate) fn host(&mut self, now: Mono, fact: &HostFact) {
-        if let HostFact::Processes { states, .. } = fact {
-            self.process_states(now, states);
+        match fact {
+            HostFact::Processes { states, .. } => self.process_states(now, states),
+            other => self.follow_host(now, other),
         }
     }
 
@@ -96,6 +98,7 @@ impl Node {
                 let in_flight = engine.sizes_in_flight();
                 engine.inquest.note_in_flight(in_flight);
                 engine.forget_all();
+                self.alarms.forget(&Subject::Engine(Arc::clone(&engine.facts.engine)));
                 engine.live.died(now, why, others_answer);
                 self.touch(index);
             }

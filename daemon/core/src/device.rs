@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crate::{
+    leak::Growth,
     observation::{DeviceProcesses, DeviceReading},
     settings::Settings,
     snapshot::{DeviceSnapshot, MemorySplit},
@@ -26,8 +27,10 @@ pub(crate) struct Device {
     baseline: BTreeMap<Arc<str>, Bytes>,
     /// The first of the troubles that were told shortly one after the other, and when the last was.
     troubles: Option<(u64, Mono)>,
-    /// A growth event is out.
-    pub(crate) growth_told: bool,
+    /// Co-tenants' memory over time.
+    pub(crate) co_tenants: Growth,
+    /// The most that each engine has held here.
+    peaks: BTreeMap<Arc<str>, Bytes>,
 }
 
 /// Who holds which part.
@@ -85,6 +88,27 @@ impl Device {
         self.fresh(now, settings.device_stale).then_some((grown, free))
     }
 
+    /// Follows co-tenants' memory, from a new list of processes.
+    pub(crate) fn follow_co_tenants(&mut self, is_engine: impl Fn(u32) -> bool) {
+        let at = self.processes.as_ref().map(|listed| listed.span.not_before);
+        if let (Some(at), Some(level)) = (at, self.co_tenant(is_engine)) {
+            self.co_tenants.take(at, level);
+        }
+    }
+
+    /// What co-tenants hold.
+    pub(crate) fn co_tenant(&self, is_engine: impl Fn(u32) -> bool) -> Option<Bytes> {
+        self.shares(is_engine).co_tenant
+    }
+
+    /// How much more an engine has held here than it does now.
+    pub(crate) fn need_of(&mut self, engine: &Arc<str>, own: impl Fn(u32) -> bool) -> Option<Bytes> {
+        let held = self.shares(own).engine?;
+        let peak = self.peaks.entry(Arc::clone(engine)).or_insert(held);
+        *peak = held.max(*peak);
+        Some(peak.saturating_sub(held))
+    }
+
     /// Notes the level beside which `engine` started.
     pub(crate) fn note_baseline(&mut self, engine: &Arc<str>, is_engine: impl Fn(u32) -> bool) {
         if let Some(level) = self.shares(is_engine).co_tenant {
@@ -95,6 +119,7 @@ impl Device {
     /// `engine` is gone or was started again: its next start sets a new level.
     pub(crate) fn forget_baseline(&mut self, engine: &str) {
         self.baseline.remove(engine);
+        self.peaks.remove(engine);
     }
 
     /// The device for those who look.

@@ -12,6 +12,7 @@ use crate::{
     liveness::{Liveness, Pulse},
     observation::{EngineFacts, EngineReading, ProcessRole},
     pool::Pool,
+    precursor::Followed,
     report::Seen,
     request::{Outcome, ReservationId},
     settings::{Mode, Settings},
@@ -38,8 +39,12 @@ pub(crate) struct Engine {
     pub(crate) excess_since: Option<Mono>,
     /// Devices its processes hold.
     pub(crate) devices: Vec<Arc<str>>,
+    /// What its readings foretell, by rank.
+    pub(crate) followed: Vec<Followed>,
     /// What is known of the end of its processes.
     pub(crate) inquest: Inquest,
+    /// The event that told the freeze it is in.
+    pub(crate) suspected_by: Option<u64>,
     /// The event that told its end.
     pub(crate) down_event: Option<u64>,
     /// When a failed allocation of it was last told, and by which event.
@@ -70,7 +75,9 @@ impl Engine {
             asked: Asked::default(),
             excess_since: None,
             devices: Vec::new(),
+            followed: Vec::new(),
             inquest: Inquest::default(),
+            suspected_by: None,
             down_event: None,
             allocation_told: None,
             allocation_event: None,

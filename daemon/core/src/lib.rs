@@ -11,6 +11,7 @@
 //! - `engine`: all of these for one engine. `matching`: which of our requests a reading shows. `showing`: what they hold.
 //!   `liveness`: is the engine alive. `device`: device memory and who has it.
 //! - `deaths` (whose process ended) and [`verdict`] (by whom), [`guard`] (what kept killing an engine), `xid`.
+//! - `precursor` and `squeeze` (`leak`): what comes before trouble, told by `alarm`, with hysteresis.
 //! - `tenants`: who pays. [`queue`]: who waits, and in which order.
 //! - `demand`: what is asked of an engine against what it can do. `decision`: the order of the checks. `admit`, `wait`,
 //!   `observe` and `show`: the node's four other sides.
@@ -18,6 +19,7 @@
 
 mod admit;
 mod affinity;
+mod alarm;
 mod band;
 mod blame;
 pub mod book;
@@ -35,6 +37,7 @@ mod forecast;
 pub mod guard;
 pub mod host;
 mod idempotency;
+mod leak;
 mod ledger;
 pub mod lengths;
 mod liveness;
@@ -44,6 +47,7 @@ pub mod node;
 pub mod observation;
 mod observe;
 mod pool;
+mod precursor;
 mod prefill;
 pub mod queue;
 mod rate;
@@ -53,6 +57,7 @@ pub mod settings;
 mod show;
 mod showing;
 pub mod snapshot;
+mod squeeze;
 mod tenants;
 #[cfg(test)]
 mod testing;

@@ -8,6 +8,7 @@ use std::{
 
 use crate::{
     affinity::Affinity,
+    alarm::Alarms,
     book::{Book, Learned},
     count::Texts,
     device::Device,
@@ -95,6 +96,7 @@ pub struct Node {
     foreseen: (usize, Option<ReservationId>),
     pub(crate) book: Book,
     pub(crate) guard: Guard,
+    pub(crate) alarms: Alarms,
     /// What is learned of the tokens of texts.
     pub(crate) texts: Texts,
     pub(crate) tenants: Tenants,
@@ -130,6 +132,7 @@ impl Node {
             foreseen: (0, None),
             book: Book::default(),
             guard: Guard::default(),
+            alarms: Alarms::default(),
             texts: Texts::default(),
             no_name: "".into(),
             touched: Touched::None,
@@ -380,9 +383,19 @@ impl Node {
             EngineState::Stalled => EventKind::EngineStalled,
             EngineState::Asleep => EventKind::EngineAsleep,
             EngineState::Unknown => EventKind::EngineUnknown,
-            EngineState::Down => EventKind::EngineDown,
+            // The verdict tells of it.
+            EngineState::Down => return,
         };
-        let message = format!("engine {}: {}", engine.facts.engine, engine.live.why);
-        self.history.push(now, kind, Some(&engine.facts.engine), None, message);
+        let name = Arc::clone(&engine.facts.engine);
+        let message = format!("engine {name}: {}", engine.live.why);
+        // A freeze follows from a device that fails, and a stall from the suspicion that was told before.
+        let frozen = matches!(engine.live.state, EngineState::Suspect | EngineState::Stalled);
+        let troubles = engine.devices.iter().filter_map(|uuid| self.devices.get(uuid)?.recent_trouble(now));
+        let cause = troubles.min().or(engine.suspected_by).filter(|_| frozen);
+        let event = self.history.push(now, kind, Some(&name), None, message);
+        self.history.explain_newest(None, cause);
+        if let Some(engine) = self.engines.get_mut(index) {
+            engine.suspected_by = frozen.then_some(cause.unwrap_or(event));
+        }
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     },
     queue::Engines,
     snapshot::{EngineState, Touched},
-    units::{Bytes, Mono, Span},
+    units::{Mono, Span},
     xid,
 };
 
@@ -49,6 +49,7 @@ impl Node {
                 if let Some(device) = self.device(&uuid) {
                     device.processes = Some(listed);
                     self.join_devices();
+                    self.follow_tenants(now, &uuid);
                     self.look_at_device(now, &uuid);
                 }
             }
@@ -128,6 +129,7 @@ impl Node {
         let held = engine.ledger.live.len();
         let model = engine.model();
         let before = engine.lengths();
+        let ranks = reading.ranks.clone();
         let effect = engine.read(now, reading, &self.settings);
         let after = engine.lengths();
         if let Some(seen) = engine.seen() {
@@ -149,6 +151,7 @@ impl Node {
             self.close_case(now, index);
             self.tell_state(now, index);
         }
+        self.follow_engine(now, index, &ranks);
         self.foresee(now);
         self.touch(index);
     }
@@ -198,47 +201,6 @@ impl Node {
                 }
             }
         }
-    }
-
-    /// Works out for each engine on the device whether co-tenants squeeze it, and tells once.
-    fn look_at_device(&mut self, now: Mono, uuid: &Arc<str>) {
-        let Some(device) = self.devices.get_mut(uuid) else { return };
-        let (settings, pids) = (&self.settings, &self.engine_pids);
-        let mut worst = Bytes::ZERO;
-        let mut free_now = None;
-        for engine in self.engines.iter_mut().filter(|engine| engine.devices.contains(uuid)) {
-            let name = Arc::clone(&engine.facts.engine);
-            let Some((grown, free)) = device.growth_beside(&name, now, settings, |pid| pids.contains(&pid))
-            else {
-                continue;
-            };
-            engine.note_growth(uuid, now, grown, free);
-            worst = worst.max(grown);
-            free_now = Some(free);
-        }
-        let Some(free) = free_now else { return };
-        let danger = worst >= settings.co_tenant_growth && free < settings.device_floor;
-        let over = worst.times(2) < settings.co_tenant_growth || free > settings.device_floor.times(2);
-        if danger {
-            for engine in self.engines.iter().filter(|engine| engine.devices.contains(uuid)) {
-                self.guard.exonerate(&engine.facts.engine);
-            }
-        }
-        let (kind, message) = if danger && !device.growth_told {
-            let text = format!(
-                "other processes on device {uuid} grew by {worst} since its engine started; {free} free"
-            );
-            (EventKind::CoTenantGrowth, text)
-        } else if over && device.growth_told {
-            (
-                EventKind::CoTenantReceded,
-                format!("other processes on device {uuid} gave memory back; {free} free"),
-            )
-        } else {
-            return;
-        };
-        device.growth_told = danger;
-        self.history.push(now, kind, None, Some(uuid), message);
     }
 
     fn device_event(&mut self, now: Mono, uuid: &Arc<str>, span: Span, event: &DeviceEvent) {
