@@ -174,6 +174,8 @@ pub(crate) struct Other {
     pub(crate) variance: f64,
     /// Variance of what we believe of the present, blocks².
     pub(crate) doubt: f64,
+    /// Tokens that each request has generated since the reading.
+    pub(crate) since: f64,
     /// Tokens after which 1/e of what is there is left.
     pub(crate) life: f64,
 }
@@ -184,6 +186,7 @@ impl Other {
             return (0.0, self.doubt);
         }
         let tokens = MOMENTS.get(moment).copied().map_or(0.0, f64::from);
+        let tokens = tokens + self.since;
         let kept = (-tokens / self.life.max(1.0)).exp();
         let mean = self.mean.max(0.0);
         let left = (self.now + self.growth * tokens) * kept;
@@ -270,7 +273,15 @@ mod tests {
 
     #[test]
     fn other_traffic_goes_to_its_mean() {
-        let other = Other { now: 10.0, growth: 0.25, mean: 30.0, variance: 16.0, doubt: 0.0, life: 100.0 };
+        let other = Other {
+            now: 10.0,
+            growth: 0.25,
+            mean: 30.0,
+            variance: 16.0,
+            doubt: 0.0,
+            since: 0.0,
+            life: 100.0,
+        };
         assert_eq!(other.at(0), (10.0, 0.0));
         let (mean, variance) = other.at(COUNT - 1);
         assert!((mean - 30.0).abs() < 1e-6 && (variance - 16.0).abs() < 1e-6);

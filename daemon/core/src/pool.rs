@@ -37,6 +37,8 @@ const WEIGHT_SAMPLE: Blocks = Blocks(20);
 const FULL: f64 = 0.95;
 /// Standard deviations to one side of a 95 % band.
 const BAND_SIGMAS: f64 = 1.96;
+/// Share of the pool by which our reckoning of our own requests may be off.
+const OURS_SLACK: f64 = 0.1;
 /// Less use than this, in blocks, is none.
 const NO_BLOCKS: f64 = 0.5;
 /// Slack for a scrape's own duration when judging whether a reading is overdue.
@@ -63,6 +65,8 @@ pub(crate) struct Pool {
     /// Blocks that are in use for each one we reckon: below 1 where prompts share a prefix, and whatever hybrid models
     /// make of it.
     weight: Mean,
+    /// For how long all requests in the engine were ours.
+    alone: Duration,
     /// Share of prompt tokens that the prefix cache holds.
     cached: Mean,
     /// Blocks in the last reading that our requests do not explain, their long-run mean and mean square.
@@ -110,6 +114,7 @@ impl Pool {
             band: Band::default(),
             bypass: 0,
             weight: Mean::over(WEIGHT_MEMORY),
+            alone: Duration::ZERO,
             cached: Mean::over(WEIGHT_MEMORY),
             unexplained: 0.0,
             unexplained_mean: Mean::over(BYPASS_MEMORY),
@@ -181,10 +186,15 @@ impl Pool {
         let Some(figures) = &self.figures else { return };
         let Some(used) = figures.used else { return };
         let settled = self.prefill.empty(figures.span.not_before);
-        if self.bypass == 0 && figures.raw.waiting == Some(0) && settled && shown >= WEIGHT_SAMPLE {
+        self.alone = if self.bypass == 0 { self.alone.saturating_add(elapsed) } else { Duration::ZERO };
+        if self.alone >= BYPASS_MEMORY && figures.raw.waiting == Some(0) && settled && shown >= WEIGHT_SAMPLE
+        {
             self.weight.take((real(used.0) / real(shown.0)).clamp(0.2, 4.0), elapsed);
         }
-        self.unexplained = (real(used.0) - self.weight() * real(shown.0)).max(0.0);
+        let beyond = real(used.0) - self.weight() * real(shown.0);
+        // Where all requests are ours, so are their blocks, but for what no request explains.
+        let slack = if self.bypass == 0 { real(self.total.unwrap_or_default().0) * OURS_SLACK } else { 0.0 };
+        self.unexplained = (beyond - slack).max(0.0);
         let bypass = if self.bypass > 0 { self.unexplained } else { 0.0 };
         self.unexplained_mean.take(bypass, elapsed);
         self.unexplained_square.take(bypass * bypass, elapsed);
@@ -211,6 +221,7 @@ impl Pool {
             mean,
             variance: (square - mean * mean).max(0.0),
             doubt,
+            since: self.token_rate.get().unwrap_or(0.0) * self.age(now).unwrap_or_default().as_secs_f64(),
             life: life(),
         }
     }

@@ -168,7 +168,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             ceiling: 1.0,
-            risk: Risk { interactive: 0.05, standard: 0.02, batch: 0.005 },
+            risk: Risk { interactive: 0.10, standard: 0.06, batch: 0.01 },
             default_max_tokens: Tokens(1024),
             max_tokens_limit: None,
             clamp_max_tokens: true,
