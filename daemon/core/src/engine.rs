@@ -130,7 +130,7 @@ impl Engine {
             self.match_arrivals(&mut changes, span.not_before, span.not_after, settings);
         }
         self.ledger.forget_ended_by(span.not_after);
-        self.drop_excess(span.not_before);
+        self.drop_excess(span.not_before, settings);
         self.drop_vanished_orphans(span.not_before, settings);
         let lost = self.idle_rule(now, span.not_before, settings);
         self.count_bypass();

@@ -8,7 +8,7 @@ use crate::{
     figures::{Change, Figures},
     ledger::Reservation,
     request::ReservationId,
-    settings::Settings,
+    settings::{Risk, Settings},
     units::{Blocks, Mono},
 };
 
@@ -78,9 +78,9 @@ impl Engine {
     }
 
     /// Where the engine holds fewer requests than we have seen arrive, some have ended without our being told: orphans,
-    /// and once the shortfall has lasted, others. Which ones is not known, so the smallest go: what is left is then at
-    /// least what is there.
-    pub(crate) fn drop_excess(&mut self, not_before: Mono) {
+    /// and once the shortfall has lasted, others. Which ones is not known. Most likely they are those not heard of for
+    /// longest; where the operator accepts no risk the smallest go, so that what is left is at least what is there.
+    pub(crate) fn drop_excess(&mut self, not_before: Mono, settings: &Settings) {
         let Some(in_engine) = self.in_engine() else { return };
         // One that is still on its way may have been taken for another that arrived: it is not what is missing.
         let late = not_before.before(DELIVERY);
@@ -94,12 +94,16 @@ impl Engine {
         let since = *self.excess_since.get_or_insert(not_before);
         let lasting = not_before.since(since) >= EXCESS_PATIENCE;
         let candidates = self.ledger.live.iter().filter(|(_, one)| one.seen_at.is_some());
-        let mut gone: Vec<(bool, Blocks, ReservationId, u64)> = candidates
+        let smallest_first = settings.risk == Risk::NONE;
+        let mut gone: Vec<(bool, Blocks, Mono, ReservationId, u64)> = candidates
             .filter(|(_, one)| one.admitted_at <= late && (lasting || one.orphan_since.is_some()))
-            .map(|(id, one)| (one.orphan_since.is_none(), one.total, *id, u64::from(one.n)))
+            .map(|(id, one)| {
+                let size = if smallest_first { one.total } else { Blocks::ZERO };
+                (one.orphan_since.is_none(), size, one.generated_at, *id, u64::from(one.n))
+            })
             .collect();
         gone.sort_unstable();
-        for (_, _, id, sequences) in gone {
+        for (.., id, sequences) in gone {
             if sequences <= excess {
                 excess -= sequences;
                 self.release(id, not_before);

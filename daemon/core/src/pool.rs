@@ -69,6 +69,8 @@ pub(crate) struct Pool {
     alone: Duration,
     /// Share of prompt tokens that the prefix cache holds.
     cached: Mean,
+    /// Blocks in the last reading beyond what we reckon our requests to hold in it; negative where it has less.
+    residual: f64,
     /// Blocks in the last reading that our requests do not explain, their long-run mean and mean square.
     unexplained: f64,
     unexplained_mean: Mean,
@@ -116,6 +118,7 @@ impl Pool {
             weight: Mean::over(WEIGHT_MEMORY),
             alone: Duration::ZERO,
             cached: Mean::over(WEIGHT_MEMORY),
+            residual: 0.0,
             unexplained: 0.0,
             unexplained_mean: Mean::over(BYPASS_MEMORY),
             unexplained_square: Mean::over(BYPASS_MEMORY),
@@ -195,6 +198,7 @@ impl Pool {
         // Where all requests are ours, so are their blocks, but for what no request explains.
         let slack = if self.bypass == 0 { real(self.total.unwrap_or_default().0) * OURS_SLACK } else { 0.0 };
         self.unexplained = (beyond - slack).max(0.0);
+        self.residual = beyond;
         let bypass = if self.bypass > 0 { self.unexplained } else { 0.0 };
         self.unexplained_mean.take(bypass, elapsed);
         self.unexplained_square.take(bypass * bypass, elapsed);
@@ -229,7 +233,7 @@ impl Pool {
     /// Use now, by our reckoning: what the reading has beyond ours, and what ours hold now. `None` before a reading.
     pub(crate) fn corrected(&self, held: Blocks) -> Option<f64> {
         self.figures.as_ref()?.used?;
-        let estimate = self.unexplained + self.weight() * real(held.0);
+        let estimate = (self.residual + self.weight() * real(held.0)).max(0.0);
         Some(self.total.map_or(estimate, |total| estimate.min(real(total.0))))
     }
 
@@ -339,7 +343,7 @@ impl Pool {
 
     /// The engine's process is another one: what was in it is gone.
     pub(crate) fn forget_use(&mut self) {
-        (self.bypass, self.unexplained) = (0, 0.0);
+        (self.bypass, self.unexplained, self.residual) = (0, 0.0, 0.0);
         self.prefill = Prefill::default();
     }
 }
