@@ -194,9 +194,9 @@ impl Default for Admission {
     fn default() -> Self {
         Self {
             ceiling: 1.0,
-            risk_interactive: 0.02,
-            risk_standard: 0.01,
-            risk_batch: 0.002,
+            risk_interactive: 0.10,
+            risk_standard: 0.06,
+            risk_batch: 0.01,
             default_max_tokens: 1024,
             max_tokens_limit: None,
             clamp_max_tokens: true,
