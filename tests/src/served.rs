@@ -25,6 +25,7 @@ pub fn quiet() -> Config {
     let mut config = Config::default();
     config.nvml.enabled = false;
     config.vllm.discover = false;
+    config.kernel.enabled = false;
     config.limits.snapshot_interval_ms = 10;
     config
 }
@@ -81,6 +82,11 @@ impl Served {
 
 /// Tells `handle` of engine `e`: idle, ready, with model `m`, a window of 4,096 tokens and 100 blocks of 16 tokens.
 pub fn ready_engine(handle: &Handle) {
+    ready_engine_of(handle, EngineProcess { pid: 1, start_ticks: 1, role: ProcessRole::ApiServer });
+}
+
+/// The same of an engine that is this process.
+pub fn ready_engine_of(handle: &Handle, process: EngineProcess) {
     let engine: Arc<str> = "e".into();
     let span = Span::at(clock::now());
     handle.observe(Observation::Engine(Box::new(EngineFacts {
@@ -91,7 +97,7 @@ pub fn ready_engine(handle: &Handle) {
         version_known: true,
         models: vec![ServedModel { name: "m".into(), max_model_len: Some(Tokens(4096)) }],
         adapters_at_runtime: false,
-        processes: vec![EngineProcess { pid: 1, start_ticks: 1, role: ProcessRole::ApiServer }],
+        processes: vec![process],
         block_size: Some(16),
         max_num_seqs: None,
         max_num_batched_tokens: None,
