@@ -199,7 +199,7 @@ fn a_missing_object_is_said_and_the_ends_are_told_all_the_same() {
     let options = Options { object: Some("/nonexistent.o".into()), ..Options::default() };
     let ears = Ears::new(&options);
     let report = ears.report(|_| true);
-    assert!(report.detail.contains("no BPF (there is no file /nonexistent.o): exits by pidfd"), "{report:?}");
+    assert!(report.detail.contains("no BPF because there is no file /nonexistent.o"), "{report:?}");
     assert_eq!(end_of(&ears, Fate::Exit(7)), [exit(Some(7), None)]);
 }
 

@@ -37,9 +37,13 @@ pub(super) struct Coverage {
 impl Coverage {
     fn sentence(&self, rights: Rights) -> String {
         let mut parts = vec![];
+        let lacking = rights.lacking(&self.wanted());
+        if !lacking.is_empty() {
+            parts.push(format!("missing {}", lacking.join(", ")));
+        }
         match &self.without_programs {
             None => parts.push(format!("BPF: {}", list(self.served.iter().map(|fact| fact.as_str())))),
-            Some(why) => parts.push(self.fallback(why)),
+            Some(_) => parts.push(fallback()),
         }
         let failed = self.failed.iter().filter(|(fact, _)| *fact != Fact::Xids);
         parts.extend(failed.map(|(fact, why)| format!("no {}: {why}", fact.as_str())));
@@ -53,18 +57,10 @@ impl Coverage {
         } else if let Some(why) = &self.without_log {
             parts.push(format!("kernel log not read ({why}): Xid by NVML"));
         }
-        let lacking = rights.lacking(&self.wanted());
-        if !lacking.is_empty() {
-            parts.push(format!("missing: {}", lacking.join(", ")));
+        if let Some(why) = &self.without_programs {
+            parts.push(format!("no BPF because {why}"));
         }
         parts.join("; ")
-    }
-
-    fn fallback(&self, why: &str) -> String {
-        let oom = if cgroup::is_there() { ", OOM victims by cgroup counters" } else { "" };
-        format!(
-            "no BPF ({why}): exits by pidfd{oom}, execs and oom_score_adj by /proc every second, no signals"
-        )
     }
 
     /// Rights that would give more.
@@ -82,6 +78,11 @@ impl Coverage {
     fn is_whole(&self) -> bool {
         self.without_programs.is_none() && self.failed.iter().all(|(fact, _)| *fact == Fact::Xids)
     }
+}
+
+fn fallback() -> String {
+    let oom = if cgroup::is_there() { ", OOM victims by cgroup counters" } else { "" };
+    format!("no BPF: exits by pidfd{oom}, execs and oom_score_adj by /proc every second, no signals")
 }
 
 fn list<'a>(words: impl Iterator<Item = &'a str>) -> String {
@@ -114,7 +115,7 @@ impl Reporter {
         let recent = self.lost_at.is_some_and(|at| now.since(at) < LOSS_SHOWN);
         let health =
             if self.coverage.is_whole() && !recent { SourceHealth::Ok } else { SourceHealth::Degraded };
-        let mut detail = format!("{watched} processes watched; {}", self.sentence);
+        let mut detail = format!("{}; {watched} processes watched", self.sentence);
         if lost > 0 {
             detail.push_str(&format!("; {lost} records lost and looked for"));
         }
@@ -136,10 +137,11 @@ mod tests {
         };
         let sentence = coverage.sentence(Rights::default());
         for part in [
-            "no BPF (Operation not permitted): exits by pidfd",
+            "no BPF: exits by pidfd",
+            "no BPF because Operation not permitted",
             "no signals",
             "kernel log not read (Permission denied): Xid by NVML",
-            "missing: CAP_SYS_PTRACE, CAP_BPF, CAP_PERFMON, CAP_SYSLOG",
+            "missing CAP_SYS_PTRACE, CAP_BPF, CAP_PERFMON, CAP_SYSLOG",
         ] {
             assert!(sentence.contains(part), "{part}: {sentence}");
         }
