@@ -11,6 +11,7 @@ use crate::{
     simulate,
     source::{
         Observe,
+        host::{self, Host},
         kernel::{self, Kernel},
         nvml::{self, ChildCommand, Origin, child::ChildOptions},
         vllm::{
@@ -54,6 +55,7 @@ pub(crate) struct Sources {
     pub(crate) release_gpu: Option<ReleaseGpu>,
     _vllm: Option<Vllm>,
     _kernel: Option<Kernel>,
+    _host: Option<Host>,
 }
 
 /// Starts the sources of `config`.
@@ -72,10 +74,19 @@ pub(crate) fn start(
     let kernel = start_kernel(&config.kernel, handle);
     let observe =
         kernel.as_ref().map_or_else(|| handle.observer(), |kernel| kernel.listening(handle.observer()));
+    let host = start_host(handle);
+    let observe =
+        host.as_ref().map_or_else(|| Arc::clone(&observe), |host| host.listening(Arc::clone(&observe)));
     let wanted = options.discover || !options.engines.is_empty();
     let vllm = wanted.then(|| vllm::spawn(options, Arc::clone(&observe)));
     let release_gpu = config.nvml.enabled.then(|| start_nvml(&config.nvml, observe)).transpose()?;
-    Ok(Sources { release_gpu, _vllm: vllm, _kernel: kernel })
+    Ok(Sources { release_gpu, _vllm: vllm, _kernel: kernel, _host: host })
+}
+
+/// The same is true of the host's memory.
+fn start_host(handle: &Handle) -> Option<Host> {
+    let spawned = host::spawn(host::Options::default(), handle.observer());
+    spawned.inspect_err(|error| tracing::error!(%error, "the host's memory cannot be looked at")).ok()
 }
 
 /// What the kernel tells is never necessary: without it the daemon goes on.
@@ -96,7 +107,7 @@ fn simulated(config: &Config, scenario: Scenario, handle: &Handle) -> Result<Sou
     let options = Options { discover: false, engines: node.engines, ..options };
     let vllm = vllm::spawn(options, node.observe);
     let nvml = nvml::spawn(Origin::Messages(node.devices), handle.observer());
-    Ok(Sources { release_gpu: Some(release_gpu(nvml)), _vllm: Some(vllm), _kernel: None })
+    Ok(Sources { release_gpu: Some(release_gpu(nvml)), _vllm: Some(vllm), _kernel: None, _host: None })
 }
 
 fn start_nvml(nvml: &Nvml, observe: Observe) -> Result<ReleaseGpu, SourcesError> {

@@ -1,5 +1,6 @@
 //! Sources: each watches one part of the world and says what it saw as [`Observation`]s. None knows of admission.
 
+pub mod host;
 pub mod kernel;
 pub mod vllm;
 
