@@ -20,6 +20,7 @@ use crate::{
     page::Readers,
     rpc::{self, Allowed, Parts, Services},
     sources::{self, Sources, SourcesError},
+    tokens::Tokens,
 };
 
 /// Time for open calls to be answered once the daemon stops.
@@ -79,6 +80,7 @@ impl Daemon {
             handle: handle.clone(),
             simulated,
             release_gpu: sources.release_gpu.clone(),
+            tokens: Tokens::new(&config),
             message_bytes: usize::try_from(config.limits.message_bytes).unwrap_or(usize::MAX),
             waits_per_session: usize::try_from(config.queue.waits_per_session).unwrap_or(usize::MAX),
             stopping: stopping.subscribe(),

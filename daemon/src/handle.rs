@@ -16,6 +16,7 @@ use std::{
 };
 
 use gpuadmit_core::{
+    count::{Bounds, TextSize},
     event::Event,
     explain::Record,
     guard,
@@ -24,7 +25,8 @@ use gpuadmit_core::{
     queue::{Answer, Ticket},
     report::EngineReport,
     request::{
-        Completion, Decision, Outcome, Reference, Request, RequestError, ReservationId, SessionId, Verdict,
+        Completion, Decision, Outcome, Prompt, Reference, Request, RequestError, ReservationId, SessionId,
+        Verdict,
     },
     settings::Settings,
     snapshot::Snapshot,
@@ -154,6 +156,19 @@ impl Handle {
     pub fn observer(&self) -> Observe {
         let handle = self.clone();
         Arc::new(move |observation| handle.observe(observation))
+    }
+
+    /// What a request's prompt counts as, without counting it.
+    ///
+    /// # Errors
+    /// Bounds between which the decision depends on how many tokens there really are.
+    pub fn settle_count(&self, request: &Request<'_>) -> Result<Prompt, Bounds> {
+        self.with(|node, now| node.settle_count(now, request))
+    }
+
+    /// A text sent to `model` was counted exactly.
+    pub fn counted(&self, model: &str, text: &TextSize, tokens: Tokens) {
+        self.with(|node, _| node.counted(model, text, tokens));
     }
 
     /// Decides on a request, which waits for room as long as it says.

@@ -14,3 +14,4 @@ pub mod rpc;
 pub mod simulate;
 pub mod source;
 pub mod sources;
+pub mod tokens;

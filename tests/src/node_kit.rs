@@ -40,6 +40,7 @@ pub fn facts(name: &str, window: u64, now: Mono) -> EngineFacts {
         max_num_batched_tokens: None,
         gpu_memory_utilization: None,
         data_parallel_size: 1,
+        model_source: None,
     }
 }
 

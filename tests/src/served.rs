@@ -103,6 +103,7 @@ pub fn ready_engine_of(handle: &Handle, process: EngineProcess) {
         max_num_batched_tokens: None,
         gpu_memory_utilization: None,
         data_parallel_size: 1,
+        model_source: None,
     })));
     let rank = RankReading {
         kv_usage: Some(0.0),

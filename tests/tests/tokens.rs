@@ -1,13 +1,30 @@
 //! When a prompt must be counted, and what is learned of texts.
 
+use std::collections::BTreeMap;
+
 use gpuadmit_core::{
     count::{Bounds, TextSize},
     node::Node,
     request::{Prompt, PromptCount, Reason, Reference, Request},
     settings::Settings,
+    snapshot::Snapshot,
     units::Tokens,
 };
-use gpuadmit_tests::node_kit::{BLOCK_SIZE, OK, admitted, at, denied, ready_node, request, strict};
+use gpuadmit_proto::v1::{
+    AdmitRequest, PromptCount as PromptCountWire, SessionRequest, StatusRequest, admit_request,
+    session_request::Call, session_response::Answer,
+};
+use gpuadmit_tests::{
+    node_kit::{BLOCK_SIZE, OK, admitted, at, denied, ready_node, request, strict},
+    served::{Served, admit, quiet, ready_engine},
+};
+use gpuadmitd::{
+    config::{self, Config},
+    tokens::{Counted, Loaded, Text},
+};
+
+/// Tokens of the body of `undecided`, counted by transformers.
+const UNDECIDED_TOKENS: u64 = 1501;
 
 /// English prose of `bytes` bytes.
 fn prose(bytes: u64) -> TextSize {
@@ -117,4 +134,144 @@ fn a_request_id_names_the_same_request_however_it_was_counted() {
     assert_eq!(admitted(&first).reservation, admitted(&again).reservation);
     let other = Request { prompt: Prompt::Text(prose(2801)), ..asked };
     assert!(node.admit(at(3.0), &other).is_err());
+}
+
+fn tokenizer() -> config::Tokenizer {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/data/tokenizer").into();
+    config::Tokenizer { model: "m".into(), path }
+}
+
+/// With the tokenizer of the tests for model `m`, which may take its time: the machine may be busy.
+fn with_tokenizer() -> Config {
+    let mut config = quiet();
+    config.tokenizer = vec![tokenizer()];
+    config.tokens.deadline_ms = 10_000;
+    config
+}
+
+/// Expected counts are those of transformers (`data/tokenizer/cases.py`).
+#[tokio::test]
+async fn bodies_are_counted_as_transformers_counts_them() {
+    let tokens = gpuadmitd::tokens::Tokens::new(&with_tokenizer());
+    let cases = include_str!("../data/tokenizer/cases.jsonl");
+    for line in cases.lines() {
+        let case: serde_json::Value = serde_json::from_str(line).unwrap();
+        let body = Text::Body(case["body"].to_string().into_bytes());
+        let counted = tokens.count("m", &Snapshot::default(), body).await;
+        let expected = Counted { tokens: Tokens(case["tokens"].as_u64().unwrap()), exact: true };
+        assert_eq!(counted, Some(expected), "{line}");
+    }
+    let status = tokens.status();
+    let Loaded { memory_bytes, has_template, .. } = status.loaded.first().unwrap();
+    assert!(*memory_bytes >= 21_053 && *has_template, "{status:?}");
+    assert_eq!((status.loaded.len(), status.counted), (1, u64::try_from(cases.lines().count()).unwrap()));
+}
+
+#[tokio::test]
+async fn what_cannot_be_counted_is_not_and_is_told() {
+    let tokens = gpuadmitd::tokens::Tokens::new(&with_tokenizer());
+    let none = Snapshot::default();
+    // Another model, a template of the caller's own, a text that would take too long.
+    assert_eq!(tokens.count("other", &none, Text::Plain("a".into())).await, None);
+    let own = br#"{"messages":[{"role":"user","content":"a"}],"chat_template":"x"}"#;
+    assert_eq!(tokens.count("m", &none, Text::Body(own.to_vec())).await, None);
+    assert_eq!(tokens.count("m", &none, Text::Plain("a".repeat(3 << 20))).await, None);
+    // A picture is taken for what is configured, and the count is none that the engine would make.
+    let picture =
+        br#"{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}"#;
+    let counted = tokens.count("m", &none, Text::Body(picture.to_vec())).await.unwrap();
+    assert!(!counted.exact && counted.tokens.0 > 1024, "{counted:?}");
+    assert_eq!(tokens.status().uncounted, 3);
+
+    let mut config = with_tokenizer();
+    config.tokens.exact = false;
+    let off = gpuadmitd::tokens::Tokens::new(&config);
+    assert_eq!((off.count("m", &none, Text::Plain("a".into())).await, off.status().most), (None, 0));
+    let mut config = with_tokenizer();
+    config.tokenizer = vec![config::Tokenizer { path: "/nonexistent".into(), ..tokenizer() }];
+    let absent = gpuadmitd::tokens::Tokens::new(&config);
+    assert_eq!(absent.count("m", &none, Text::Plain("a".into())).await, None);
+    assert_eq!(absent.status().absent.len(), 1);
+}
+
+#[tokio::test]
+async fn no_more_tokenizers_are_loaded_than_configured() {
+    let mut config = with_tokenizer();
+    config.tokens.loaded = 1;
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(tokenizer().path.join("tokenizer.json"), folder.path().join("tokenizer.json")).unwrap();
+    config.tokenizer.push(config::Tokenizer { model: "n".into(), path: folder.path().into() });
+    let tokens = gpuadmitd::tokens::Tokens::new(&config);
+    for model in ["m", "n", "m"] {
+        let counted = tokens.count(model, &Snapshot::default(), Text::Plain("a".into())).await;
+        assert_eq!(counted.map(|counted| counted.tokens), Some(Tokens(1)));
+        assert_eq!(tokens.status().loaded.len(), 1);
+    }
+}
+
+/// A body of 3,000 bytes: by its size alone it has few tokens, or more than the 1,600 of engine `e`.
+fn undecided() -> AdmitRequest {
+    let prompt = "the quick brown fox ".repeat(150);
+    let body = serde_json::json!({ "model": "m", "prompt": prompt, "max_tokens": 16 }).to_string();
+    AdmitRequest { prompt: Some(admit_request::Prompt::OpenaiBody(body.into())), ..AdmitRequest::default() }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn over_the_socket_a_body_is_counted_where_it_matters_and_its_text_is_gone() {
+    let served = Served::start(with_tokenizer());
+    ready_engine(&served.handle);
+    let mut admission = served.connection.admission();
+    let small = br#"{"model":"m","prompt":"the quick brown fox","max_tokens":16}"#.to_vec();
+    let small =
+        AdmitRequest { prompt: Some(admit_request::Prompt::OpenaiBody(small)), ..AdmitRequest::default() };
+    let answer = admission.admit(small).await.unwrap().into_inner();
+    assert_eq!((answer.prompt_count(), answer.prompt_tokens), (PromptCountWire::Bounded, Some(19 + 4)));
+
+    let answer = admission.admit(undecided()).await.unwrap().into_inner();
+    let count = (answer.prompt_count(), answer.prompt_tokens);
+    assert_eq!(count, (PromptCountWire::Exact, Some(UNDECIDED_TOKENS)), "{answer:?}");
+    let status = served.connection.node().status(StatusRequest::default()).await.unwrap().into_inner();
+    let tokenizers = status.tokenizers.unwrap();
+    assert_eq!((tokenizers.texts, tokenizers.counted, tokenizers.uncounted), (2, 1, 0));
+    assert_eq!((tokenizers.limit, tokenizers.loaded.len()), (2, 1));
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_tokenizer_the_upper_bound_counts_and_the_answer_says_so() {
+    let served = Served::start(quiet());
+    ready_engine(&served.handle);
+    let answer = served.connection.admission().admit(undecided()).await.unwrap().into_inner();
+    assert_eq!(answer.prompt_count(), PromptCountWire::Bounded);
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn over_a_session_others_are_answered_while_a_body_is_counted() {
+    let served = Served::start(with_tokenizer());
+    ready_engine(&served.handle);
+    let ask = |id, admit| SessionRequest { correlation_id: id, call: Some(Call::Admit(admit)) };
+    let calls = tokio_stream::iter([ask(1, undecided()), ask(2, admit(10, 10))]);
+    let mut answers = served.connection.admission().session(calls).await.unwrap().into_inner();
+    let mut seen = BTreeMap::new();
+    while let Some(answer) = answers.message().await.unwrap() {
+        let Some(Answer::Admit(admit)) = answer.answer else { panic!("{answer:?}") };
+        seen.insert(answer.correlation_id, admit.prompt_tokens);
+    }
+    assert_eq!(seen, BTreeMap::from([(1, Some(UNDECIDED_TOKENS)), (2, Some(10))]));
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_that_is_none_is_refused_without_being_quoted() {
+    let served = Served::start(quiet());
+    let body = AdmitRequest {
+        prompt: Some(admit_request::Prompt::OpenaiBody(b"{\"prompt\":\"secret".to_vec())),
+        ..AdmitRequest::default()
+    };
+    let error = served.connection.admission().admit(body).await.unwrap_err();
+    assert_eq!(error.code(), tonic::Code::InvalidArgument);
+    let message = error.message();
+    assert!(message.starts_with("openai_body: ") && !message.contains("secret"), "{message}");
+    served.stop().await;
 }

@@ -1,10 +1,10 @@
 //! The status screen.
 
-use gpuadmit_client::v1::{DecisionCounts, Source, SourceHealth, StatusResponse, denied::Reason};
+use gpuadmit_client::v1::{DecisionCounts, Source, SourceHealth, StatusResponse, Tokenizers, denied::Reason};
 
 use super::{
     device, engine, event,
-    numbers::{UNKNOWN, age, count, duration},
+    numbers::{UNKNOWN, age, bytes, count, counted, duration},
     paint::{Mood, Paint},
     text::{fitted, flow, safe},
 };
@@ -53,7 +53,30 @@ fn head(status: &StatusResponse) -> String {
         format!("up {}", duration(status.uptime_ms)),
         reservations,
     ];
-    flow("", ", ", &fields) + &decisions(status.decisions.as_ref())
+    flow("", ", ", &fields)
+        + &decisions(status.decisions.as_ref())
+        + &status.tokenizers.as_ref().map_or_else(String::new, tokenizers)
+}
+
+/// Nothing, as long as no prompt came as a text.
+fn tokenizers(tokenizers: &Tokenizers) -> String {
+    if tokenizers.texts == 0 && tokenizers.loaded.is_empty() {
+        return String::new();
+    }
+    let mut fields = vec![
+        counted(tokenizers.texts, "text"),
+        format!("{} counted exactly", count(tokenizers.counted)),
+        format!("{} by an upper bound for want of a count", count(tokenizers.uncounted)),
+    ];
+    let loaded = tokenizers.loaded.iter();
+    fields.extend(loaded.map(|one| format!("{} {}", fitted(&one.model, 40), bytes(one.memory_bytes))));
+    let absent = tokenizers.absent.iter();
+    fields.extend(absent.map(|one| format!("{}: {}", fitted(&one.model, 40), safe(&one.reason))));
+    match tokenizers.limit {
+        0 => fields.push("tokenizers are switched off".into()),
+        limit => fields.push(format!("{} of at most {limit} loaded", tokenizers.loaded.len())),
+    }
+    flow("prompts: ", ", ", &fields)
 }
 
 fn decisions(counts: Option<&DecisionCounts>) -> String {

@@ -90,6 +90,25 @@ pub struct EngineFacts {
     pub gpu_memory_utilization: Option<f64>,
     /// Data-parallel ranks behind this address. At least 1.
     pub data_parallel_size: u32,
+    /// Where its model's tokenizer is from, where its process is seen.
+    pub model_source: Option<Arc<ModelSource>>,
+}
+
+/// Where an engine has its tokenizer from, by its command line and environment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelSource {
+    /// A folder, a tokenizer.json, or a repository's name.
+    pub name: Arc<str>,
+    /// Folder that a relative one is relative to.
+    pub folder: Option<Arc<str>>,
+    /// Hugging Face caches, by precedence.
+    pub caches: Vec<Arc<str>>,
+    /// Revision in such a cache; `main` where it was told none.
+    pub revision: Option<Arc<str>>,
+    /// File with the chat template, where it was told one.
+    pub chat_template: Option<Arc<str>>,
+    /// Where its files are when they are not ours: its root folder as we see it, of an engine in a container.
+    pub root: Option<Arc<str>>,
 }
 
 /// A model name an engine answers to.

@@ -69,6 +69,7 @@ impl Node {
             bypass_requests: engine.bypass(),
             guards: self.guard.of(now, &engine.facts.engine),
             queued: u64::try_from(self.queue.at(&engine.facts.engine).0).unwrap_or(u64::MAX),
+            model_source: engine.facts.model_source.clone(),
         }
     }
 

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     event::Event,
     guard::Held,
-    observation::{DeviceMemory, EngineProcess, SourceHealth},
+    observation::{DeviceMemory, EngineProcess, ModelSource, SourceHealth},
     request::{Class, Headroom, Reason},
     settings::Mode,
     units::{Blocks, Bytes, Mono, Tokens},
@@ -121,6 +121,8 @@ pub struct EngineSnapshot {
     pub guards: Vec<Held>,
     /// Requests that wait here for room in it.
     pub queued: u64,
+    /// Where its tokenizer is from.
+    pub model_source: Option<Arc<ModelSource>>,
 }
 
 /// Headroom of an engine for requests of each class; they differ by the risk that each may take.

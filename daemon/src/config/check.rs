@@ -63,6 +63,7 @@ impl Config {
         found.vllm(&self.vllm);
         found.kernel(&self.kernel);
         found.engines(&self.engine);
+        super::tokens::check(self, &mut found);
         found.unless(
             EnvFilter::try_new(&self.log.level).is_ok(),
             "log.level",
@@ -73,6 +74,7 @@ impl Config {
     }
 }
 
+/// The problems found so far.
 #[derive(Default)]
 pub(super) struct Found(Vec<Problem>);
 
@@ -226,7 +228,7 @@ impl Found {
         }
     }
 
-    fn name(&mut self, key: &str, name: &str, most: usize) {
+    pub(super) fn name(&mut self, key: &str, name: &str, most: usize) {
         let fine = (1..=most).contains(&name.len()) && !name.chars().any(char::is_control);
         self.unless(fine, key, name, &format!("1 to {most} bytes without control characters"));
     }

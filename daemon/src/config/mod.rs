@@ -5,6 +5,7 @@ mod check;
 mod check_shares;
 mod settings;
 mod shares;
+mod tokens;
 
 use std::{
     fs::File,
@@ -18,6 +19,7 @@ use serde::Deserialize;
 pub use self::{
     check::{Problem, Problems},
     shares::{Class, Queue, Tenant, TenantLimits},
+    tokens::{Tokenizer, Tokens},
 };
 
 /// Largest configuration file, bytes.
@@ -51,8 +53,12 @@ pub struct Config {
     pub page: Page,
     /// The kernel as a source.
     pub kernel: Kernel,
+    /// How prompts are counted.
+    pub tokens: Tokens,
     /// Engines named by the operator, beside those found.
     pub engine: Vec<Engine>,
+    /// Tokenizers named by the operator, beside those found.
+    pub tokenizer: Vec<Tokenizer>,
     /// Logging.
     pub log: Log,
 }
@@ -421,7 +427,7 @@ mod tests {
         let keys = tables.lines().filter(|line| !line.starts_with("# ") && !absent(line));
         let text: String = keys.map(|line| format!("{}\n", line.trim_start_matches('#'))).collect();
         assert_eq!(toml::from_str::<Config>(&text).unwrap(), Config::default());
-        assert_eq!(text.matches(" = ").count(), 50, "all 50 keys with a default are shown");
+        assert_eq!(text.matches(" = ").count(), 55, "all 55 keys with a default are shown");
     }
 
     #[test]
@@ -431,6 +437,6 @@ mod tests {
         let text: String = keys.map(|line| format!("{}\n", line.trim_start_matches('#'))).collect();
         let config: Config = toml::from_str(&format!("[[{text}")).unwrap();
         assert_eq!(config.check(), Ok(()));
-        assert_eq!((config.tenant.len(), config.engine.len()), (1, 1));
+        assert_eq!((config.tenant.len(), config.engine.len(), config.tokenizer.len()), (1, 1, 1));
     }
 }

@@ -1,7 +1,6 @@
 //! `gpuadmit.v1.Admission`: decode, ask the node, encode.
 
-use gpuadmit_core::units::Tokens;
-use gpuadmit_core::{node::Completed, request::SessionId};
+use gpuadmit_core::{node::Completed, units::Tokens};
 use gpuadmit_proto::v1::{
     AdmitRequest, AdmitResponse, CompleteRequest, CompleteResponse, ProgressRequest, ProgressResponse,
     SessionRequest, admission_server,
@@ -10,16 +9,18 @@ use tokio::sync::watch;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{
-    Parts, convert,
+    Parts,
+    asking::{Asked, Asking, Caller, stops},
+    convert,
     peer::peer_of,
     session::{Calls, Session},
     until::Until,
 };
-use crate::handle::{Asked, Handle};
+use crate::handle::Handle;
 
 /// The service.
 pub(super) struct Admission {
-    handle: Handle,
+    asking: Asking,
     stopping: watch::Receiver<bool>,
     waits_per_session: usize,
 }
@@ -27,7 +28,7 @@ pub(super) struct Admission {
 impl Admission {
     pub(super) fn new(parts: &Parts) -> Self {
         Self {
-            handle: parts.handle.clone(),
+            asking: Asking::new(parts.handle.clone(), parts.tokens.clone()),
             stopping: parts.stopping.clone(),
             waits_per_session: parts.waits_per_session,
         }
@@ -40,12 +41,13 @@ impl admission_server::Admission for Admission {
 
     async fn admit(&self, request: Request<AdmitRequest>) -> Result<Response<AdmitResponse>, Status> {
         let uid = peer_of(&request)?.uid;
-        let decision = match ask(&self.handle, uid, None, request.get_ref())? {
+        let caller = Caller { uid, session: None };
+        let decision = match self.asking.ask(caller, request.into_inner(), true)? {
             Asked::Now(decision) => decision,
-            Asked::Later(waiting) => {
+            Asked::Later(later) => {
                 let mut stopping = self.stopping.clone();
                 tokio::select! {
-                    decision = waiting => decision.ok_or_else(stops)?,
+                    decision = later => decision?,
                     _ = stopping.wait_for(|stopping| *stopping) => return Err(stops()),
                 }
             }
@@ -58,7 +60,7 @@ impl admission_server::Admission for Admission {
         request: Request<ProgressRequest>,
     ) -> Result<Response<ProgressResponse>, Status> {
         let uid = peer_of(&request)?.uid;
-        progress(&self.handle, uid, request.get_ref()).map(Response::new)
+        progress(self.asking.handle(), uid, request.get_ref()).map(Response::new)
     }
 
     async fn complete(
@@ -66,32 +68,17 @@ impl admission_server::Admission for Admission {
         request: Request<CompleteRequest>,
     ) -> Result<Response<CompleteResponse>, Status> {
         let uid = peer_of(&request)?.uid;
-        complete(&self.handle, uid, request.get_ref()).map(Response::new)
+        complete(self.asking.handle(), uid, request.get_ref()).map(Response::new)
     }
 
     async fn session(
         &self,
         request: Request<Streaming<SessionRequest>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
-        let calls = Calls::new(self.handle.clone(), peer_of(&request)?.uid, self.waits_per_session);
+        let calls = Calls::new(self.asking.clone(), peer_of(&request)?.uid, self.waits_per_session);
         let session = Session::new(calls, request.into_inner());
         Ok(Response::new(Until::new(self.stopping.clone(), session)))
     }
-}
-
-/// Answers to calls that still wait when the daemon stops.
-pub(super) fn stops() -> Status {
-    Status::unavailable("the daemon stops")
-}
-
-pub(super) fn ask(
-    handle: &Handle,
-    uid: u32,
-    session: Option<SessionId>,
-    request: &AdmitRequest,
-) -> Result<Asked, Status> {
-    let request = convert::request(request, uid, session).map_err(convert::invalid)?;
-    handle.ask(&request).map_err(convert::invalid)
 }
 
 pub(super) fn progress(

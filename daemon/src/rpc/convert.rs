@@ -12,7 +12,7 @@ use gpuadmit_core::{
 };
 use gpuadmit_proto::v1::{
     AdmitRequest, AdmitResponse, Admitted, CompleteRequest, Denied, Headroom, Outcome, PriorityClass,
-    PromptCount, ReservationRef, admit_request, admit_response, denied, reservation_ref,
+    PromptCount, ReservationRef, admit_response, denied, reservation_ref,
 };
 use tonic::Status;
 
@@ -36,6 +36,7 @@ pub(super) fn millis(duration: Duration) -> u64 {
 /// A question, borrowed from its message. The core checks the ranges of what it uses; the rest is checked here.
 pub(super) fn request(
     from: &AdmitRequest,
+    prompt: Prompt,
     peer_uid: u32,
     session: Option<SessionId>,
 ) -> Result<Request<'_>, RequestError> {
@@ -46,7 +47,7 @@ pub(super) fn request(
     Ok(Request {
         model: &from.model,
         engine: not_empty(from.engine.as_ref()),
-        prompt: prompt(from.prompt.as_ref())?,
+        prompt,
         max_tokens: from.max_tokens.map(Tokens),
         n: from.n.unwrap_or(1),
         has_stop: from.has_stop,
@@ -66,18 +67,6 @@ pub(super) fn request(
 /// An empty name is an absent one.
 pub(super) fn not_empty(name: Option<&String>) -> Option<&str> {
     name.map(String::as_str).filter(|name| !name.is_empty())
-}
-
-/// A body or text counts by its length: a token is at least one byte.
-fn prompt(from: Option<&admit_request::Prompt>) -> Result<Prompt, RequestError> {
-    let bytes = |length: usize| Ok(Prompt::Bytes(u64::try_from(length).unwrap_or(u64::MAX)));
-    match from {
-        Some(admit_request::Prompt::PromptTokens(tokens)) => Ok(Prompt::Tokens(Tokens(*tokens))),
-        Some(admit_request::Prompt::PromptBytes(bytes)) => Ok(Prompt::Bytes(*bytes)),
-        Some(admit_request::Prompt::OpenaiBody(body)) => bytes(body.len()),
-        Some(admit_request::Prompt::Text(text)) => bytes(text.len()),
-        None => Err(absent("prompt", "one of prompt_tokens, openai_body, text, prompt_bytes")),
-    }
 }
 
 fn class(number: i32) -> Result<Class, RequestError> {
@@ -200,24 +189,16 @@ mod tests {
     }
 
     #[test]
-    fn a_body_counts_by_its_length() {
-        let body = admit_request::Prompt::OpenaiBody(b"{\"prompt\":\"hi\"}".to_vec());
-        assert_eq!(prompt(Some(&body)), Ok(Prompt::Bytes(15)));
-    }
-
-    #[test]
     fn empty_names_are_absent() {
         let (model, empty) = ("m".to_owned(), Some(String::new()));
-        let prompt = Some(admit_request::Prompt::PromptTokens(1));
         let message = AdmitRequest {
             model,
-            prompt,
             engine: empty.clone(),
             tenant: empty.clone(),
             request_id: empty,
             ..AdmitRequest::default()
         };
-        let request = request(&message, 7, None).unwrap();
+        let request = request(&message, Prompt::Tokens(Tokens(1)), 7, None).unwrap();
         assert_eq!((request.engine, request.tenant, request.request_id), (None, "", None));
         assert_eq!((request.n, request.peer_uid), (1, 7));
     }

@@ -118,13 +118,14 @@ mod tests {
     use tonic::Code;
 
     use super::*;
-    use crate::{handle::Handle, rpc::Parts};
+    use crate::{config::Config, handle::Handle, rpc::Parts, tokens::Tokens};
 
     async fn code(peer: Option<Peer>) -> Code {
         let services = Services::new(&Parts {
             handle: Handle::new(Settings::default(), 0),
             simulated: false,
             release_gpu: None,
+            tokens: Tokens::new(&Config::default()),
             message_bytes: 1024,
             waits_per_session: 1,
             stopping: watch::Sender::new(false).subscribe(),

@@ -2,6 +2,7 @@
 
 mod activity;
 mod admission;
+mod asking;
 mod check;
 mod convert;
 mod gate;
@@ -9,6 +10,7 @@ mod meter;
 mod node;
 mod peer;
 mod peer_groups;
+mod prompt;
 mod report;
 mod session;
 mod status;
@@ -37,7 +39,7 @@ pub use self::{
     gate::Gate,
     peer::{Allowed, Peer},
 };
-use crate::{config::Limits, handle::Handle, listen::Incoming};
+use crate::{config::Limits, handle::Handle, listen::Incoming, tokens::Tokens};
 
 /// Lets go of the driver for a time; true when the process that held it has ended.
 pub type ReleaseGpu = Arc<dyn Fn(Duration) -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync>;
@@ -51,6 +53,8 @@ pub struct Parts {
     pub simulated: bool,
     /// How to let go of the driver; `None`: NVML is not in use.
     pub release_gpu: Option<ReleaseGpu>,
+    /// Counts prompts.
+    pub tokens: Tokens,
     /// Largest message, bytes.
     pub message_bytes: usize,
     /// Most calls of one session that wait for room.

@@ -1,5 +1,5 @@
-//! One bidirectional stream of calls. Each is answered as it is read, but for those that wait for room: they are answered
-//! when they are decided, and others meanwhile. A call is read only when an answer has room on the wire, and a bounded
+//! One bidirectional stream of calls. Each is answered as it is read, but for those that wait for room or are counted: they
+//! are answered when they are decided, and others meanwhile. A call is read only when an answer has room on the wire, and a bounded
 //! number of calls wait, so that a peer that does not read costs no memory.
 
 use std::{
@@ -15,33 +15,36 @@ use gpuadmit_proto::v1::{
 use tokio_stream::Stream;
 use tonic::Status;
 
-use super::{admission, check, convert};
-use crate::handle::{Asked, Handle, Waiting};
+use super::{
+    admission,
+    asking::{Asked, Asking, Caller, Later},
+    check, convert,
+};
 
 /// Most ids in one adoption, as `admission.proto` says.
 const MAX_ADOPTED: u64 = 1024;
 
 /// Answers the calls of one stream. When it is dropped, the stream's reservations become orphans.
 pub(super) struct Calls {
-    handle: Handle,
+    asking: Asking,
     uid: u32,
     session: SessionId,
-    /// Calls that wait for room, with their correlation ids; at most `most_waiting`.
-    waiting: Vec<(u64, Waiting)>,
+    /// Calls that wait for room or are counted, with their correlation ids; at most `most_waiting`.
+    waiting: Vec<(u64, Later)>,
     most_waiting: usize,
 }
 
 impl Calls {
     /// For a stream that a process of `uid` has opened, and of which at most `most_waiting` calls wait for room.
-    pub(super) fn new(handle: Handle, uid: u32, most_waiting: usize) -> Self {
-        let session = handle.new_session();
-        Self { handle, uid, session, waiting: Vec::new(), most_waiting }
+    pub(super) fn new(asking: Asking, uid: u32, most_waiting: usize) -> Self {
+        let session = asking.handle().new_session();
+        Self { asking, uid, session, waiting: Vec::new(), most_waiting }
     }
 
     /// Answers a call; `None`: it waits.
-    fn answer(&mut self, mut request: SessionRequest) -> Option<SessionResponse> {
+    fn answer(&mut self, request: SessionRequest) -> Option<SessionResponse> {
         let id = request.correlation_id;
-        let answer = match &mut request.call {
+        let answer = match request.call {
             Some(Call::Admit(admit)) => self.admit(id, admit).transpose()?,
             call => self.call(call.as_ref()),
         };
@@ -49,14 +52,12 @@ impl Calls {
     }
 
     /// Decides on a request, or lets it wait. Where too many wait already it is decided at once.
-    fn admit(&mut self, id: u64, request: &mut AdmitRequest) -> Result<Option<Answer>, Status> {
-        if self.waiting.len() >= self.most_waiting {
-            request.wait_ms = 0;
-        }
-        match admission::ask(&self.handle, self.uid, Some(self.session), request)? {
+    fn admit(&mut self, id: u64, request: AdmitRequest) -> Result<Option<Answer>, Status> {
+        let caller = Caller { uid: self.uid, session: Some(self.session) };
+        match self.asking.ask(caller, request, self.waiting.len() < self.most_waiting)? {
             Asked::Now(decision) => Ok(Some(Answer::Admit(convert::decision(decision)))),
-            Asked::Later(waiting) => {
-                self.waiting.push((id, waiting));
+            Asked::Later(later) => {
+                self.waiting.push((id, later));
                 Ok(None)
             }
         }
@@ -65,7 +66,7 @@ impl Calls {
     /// The next answer to a call that waited.
     fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<SessionResponse> {
         let decided = self.waiting.iter_mut().enumerate().find_map(|(index, (_, waiting))| {
-            match Pin::new(waiting).poll(cx) {
+            match waiting.as_mut().poll(cx) {
                 Poll::Ready(decision) => Some((index, decision)),
                 Poll::Pending => None,
             }
@@ -73,11 +74,11 @@ impl Calls {
         let Some((index, decision)) = decided else { return Poll::Pending };
         let (id, _) = self.waiting.swap_remove(index);
         let admit = |decision: Decision| Answer::Admit(convert::decision(decision));
-        Poll::Ready(response(id, decision.map(admit).ok_or_else(admission::stops)))
+        Poll::Ready(response(id, decision.map(admit)))
     }
 
     fn call(&self, call: Option<&Call>) -> Result<Answer, Status> {
-        let (handle, uid) = (&self.handle, self.uid);
+        let (handle, uid) = (self.asking.handle(), self.uid);
         match call {
             Some(Call::Progress(request)) => admission::progress(handle, uid, request).map(Answer::Progress),
             Some(Call::Complete(request)) => admission::complete(handle, uid, request).map(Answer::Complete),
@@ -94,14 +95,14 @@ impl Calls {
         let allowed = "at most 1024 ids";
         check::number("reservation_ids", asked, 0..=MAX_ADOPTED, allowed).map_err(convert::invalid)?;
         let ids: Vec<_> = request.reservation_ids.iter().copied().map(ReservationId).collect();
-        let adopted = self.handle.adopt(self.session, &ids);
+        let adopted = self.asking.handle().adopt(self.session, &ids);
         Ok(AdoptResponse { adopted: adopted.into_iter().map(|id| id.0).collect() })
     }
 }
 
 impl Drop for Calls {
     fn drop(&mut self) {
-        self.handle.session_broken(self.session);
+        self.asking.handle().session_broken(self.session);
     }
 }
 

@@ -19,7 +19,7 @@ use gpuadmit_core::{
 use gpuadmit_proto::v1;
 
 use super::convert::{headroom, millis, reason};
-use crate::{clock, handle::Explained};
+use crate::{clock, handle::Explained, tokens::TokenizerStatus};
 
 /// Wall clock and node's clock, read together, to tell wall-clock times of the node's instants.
 #[derive(Clone, Copy)]
@@ -53,6 +53,27 @@ pub(super) fn status(from: &Snapshot, events: usize) -> v1::StatusResponse {
         reservations: from.reservations,
         reservations_limit: from.reservations_limit,
         ..v1::StatusResponse::default()
+    }
+}
+
+/// How prompts are counted.
+pub(super) fn tokenizers(from: TokenizerStatus) -> v1::Tokenizers {
+    let loaded = from.loaded.into_iter().map(|one| v1::Tokenizer {
+        model: one.model.as_ref().into(),
+        memory_bytes: one.memory_bytes,
+        has_chat_template: one.has_template,
+        load_ms: millis(one.load_time),
+    });
+    let absent = from.absent.into_iter();
+    v1::Tokenizers {
+        limit: u32::try_from(from.most).unwrap_or(u32::MAX),
+        loaded: loaded.collect(),
+        absent: absent
+            .map(|(model, reason)| v1::AbsentTokenizer { model: model.as_ref().into(), reason })
+            .collect(),
+        texts: from.texts,
+        counted: from.counted,
+        uncounted: from.uncounted,
     }
 }
 

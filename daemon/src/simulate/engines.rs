@@ -125,6 +125,7 @@ mod tests {
             max_num_batched_tokens: None,
             gpu_memory_utilization: None,
             data_parallel_size: 1,
+            model_source: None,
         }
     }
 

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use super::model_source::Places;
+
 /// What an engine was told when it was started. `None` where it was not told, or not understandably.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Command {
@@ -35,6 +37,8 @@ pub struct Command {
     pub wants_api_key: bool,
     /// Whether adapters may be served.
     pub adapters: bool,
+    /// Where its tokenizer is from.
+    pub places: Places,
 }
 
 /// Port of a server that was not told one.
@@ -74,7 +78,7 @@ impl Command {
             match name {
                 "VLLM_API_KEY" => self.wants_api_key |= !value.is_empty(),
                 "VLLM_ALLOW_RUNTIME_LORA_UPDATING" => self.adapters |= matches!(value, "1" | "true" | "True"),
-                _ => {}
+                _ => self.places.add_variable(name, value),
             }
         }
     }
@@ -108,7 +112,7 @@ impl Command {
             "max-num-batched-tokens" => self.max_num_batched_tokens = value.and_then(tokens),
             "api-key" => self.wants_api_key = true,
             "enable-lora" | "lora-modules" => self.adapters = true,
-            _ => {}
+            _ => self.places.set(flag, value),
         }
     }
 }
@@ -255,6 +259,7 @@ mod tests {
             max_num_batched_tokens: Some(8192),
             wants_api_key: true,
             adapters: true,
+            places: Places::default(),
         };
         assert_eq!(command, expected);
         assert!(!format!("{command:?}").contains("secret"));

@@ -221,6 +221,8 @@ impl Engine {
     fn new(stat: &Stat, args: Vec<String>, mut command: Command, proc: &Proc) -> Self {
         let environment = proc.environment(stat.identity.pid).unwrap_or_default();
         command.add_environment(environment.iter().filter_map(|variable| variable.split_once('=')));
+        command.places.folder = proc.folder(stat.identity.pid);
+        command.places.root = proc.other_root(stat.identity.pid);
         let root = Seen { stat: stat.clone(), args, depth: 0, age: 0, is_fork: false };
         let place = Place::Expected(told_address(&command));
         Self { command, members: BTreeMap::from([(stat.identity.pid, root)]), place }

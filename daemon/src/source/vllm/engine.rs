@@ -225,6 +225,7 @@ impl Engine {
                 .ok()
                 .filter(|ranks| *ranks > 0)
                 .unwrap_or(told_ranks),
+            model_source: command.places.source(command.model.as_deref()).map(Arc::new),
         }
     }
 

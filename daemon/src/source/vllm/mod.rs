@@ -24,6 +24,7 @@ mod families;
 mod filter;
 pub mod http;
 pub mod identity;
+pub mod model_source;
 pub mod process;
 mod rank;
 pub mod reading;

@@ -116,6 +116,21 @@ impl Proc {
         Some(text.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect())
     }
 
+    /// Working directory; `None` without the right to know.
+    #[must_use]
+    pub fn folder(&self, pid: u32) -> Option<String> {
+        fs::read_link(self.root.join(format!("{pid}/cwd"))).ok()?.into_os_string().into_string().ok()
+    }
+
+    /// Root folder, as seen from here, of a process whose file system is another than ours; `None` where it is the
+    /// same, or without the right to know.
+    #[must_use]
+    pub fn other_root(&self, pid: u32) -> Option<String> {
+        let [own, its] = ["self", &pid.to_string()].map(|whose| self.root.join(format!("{whose}/ns/mnt")));
+        let other = fs::read_link(own).ok()? != fs::read_link(its).ok()?;
+        other.then(|| self.root.join(format!("{pid}/root")).to_string_lossy().into_owned())
+    }
+
     /// Whether the process sees another network than we do; `None` without the right to know.
     #[must_use]
     pub fn other_network(&self, pid: u32) -> Option<bool> {

@@ -142,5 +142,6 @@ fn facts(at: Nanos, setup: &EngineSetup) -> EngineFacts {
         max_num_batched_tokens: Some(setup.max_num_batched_tokens),
         gpu_memory_utilization: Some(0.9),
         data_parallel_size: 1,
+        model_source: None,
     }
 }

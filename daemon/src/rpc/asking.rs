@@ -1,0 +1,124 @@
+//! From a message to a decision: measure the prompt, count it where the decision depends on it, ask the node.
+
+use std::pin::Pin;
+
+use gpuadmit_core::{
+    count::{Bounds, TextSize},
+    request::{Decision, Prompt, PromptCount, Request, SessionId},
+};
+use gpuadmit_proto::v1::AdmitRequest;
+use tonic::Status;
+
+use super::{convert, prompt};
+use crate::{
+    handle::{self, Handle},
+    tokens::{Text, Tokens},
+};
+
+/// A decision that is still to come. Dropped, it gives up its place.
+pub(super) type Later = Pin<Box<dyn Future<Output = Result<Decision, Status>> + Send>>;
+
+/// A decision, now or later.
+#[expect(clippy::large_enum_variant, reason = "it lives for a moment, and most decisions come at once")]
+pub(super) enum Asked {
+    /// It is decided.
+    Now(Decision),
+    /// The prompt is counted, or room is waited for.
+    Later(Later),
+}
+
+/// Answers `Admit`.
+#[derive(Clone)]
+pub(super) struct Asking {
+    handle: Handle,
+    tokens: Tokens,
+}
+
+/// Who asks.
+#[derive(Clone, Copy)]
+pub(super) struct Caller {
+    pub(super) uid: u32,
+    pub(super) session: Option<SessionId>,
+}
+
+impl Asking {
+    pub(super) const fn new(handle: Handle, tokens: Tokens) -> Self {
+        Self { handle, tokens }
+    }
+
+    pub(super) const fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Decides on a request. Where it may not come later, it neither waits for room nor is it counted.
+    pub(super) fn ask(
+        &self,
+        caller: Caller,
+        mut message: AdmitRequest,
+        may_come_later: bool,
+    ) -> Result<Asked, Status> {
+        let (prompt, text) = prompt::take(&mut message, &self.tokens).map_err(convert::invalid)?;
+        if !may_come_later {
+            message.wait_ms = 0;
+        }
+        let request = request(&message, prompt, caller)?;
+        let (Prompt::Text(size), Some(text)) = (prompt, text) else { return self.decide(&request) };
+        self.tokens.note_text();
+        match self.handle.settle_count(&request) {
+            Ok(prompt) => self.decide(&Request { prompt, ..request }),
+            Err(bounds) if may_come_later => {
+                let asking = self.clone();
+                Ok(Asked::Later(Box::pin(asking.count_and_decide(caller, message, size, bounds, text))))
+            }
+            Err(bounds) => self.decide(&Request { prompt: at_most(size, bounds), ..request }),
+        }
+    }
+
+    async fn count_and_decide(
+        self,
+        caller: Caller,
+        message: AdmitRequest,
+        text: TextSize,
+        bounds: Bounds,
+        content: Text,
+    ) -> Result<Decision, Status> {
+        let counted = self.tokens.count(&message.model, &self.handle.snapshot(), content).await;
+        let prompt = match counted {
+            Some(counted) if counted.exact => {
+                self.handle.counted(&message.model, &text, counted.tokens);
+                Prompt::Counted { text, tokens: counted.tokens, count: PromptCount::Exact }
+            }
+            Some(counted) => Prompt::Counted { text, tokens: counted.tokens, count: PromptCount::Estimated },
+            None => at_most(text, bounds),
+        };
+        match self.decide(&request(&message, prompt, caller)?)? {
+            Asked::Now(decision) => Ok(decision),
+            Asked::Later(later) => later.await,
+        }
+    }
+
+    fn decide(&self, request: &Request<'_>) -> Result<Asked, Status> {
+        Ok(match self.handle.ask(request).map_err(convert::invalid)? {
+            handle::Asked::Now(decision) => Asked::Now(decision),
+            handle::Asked::Later(waiting) => {
+                Asked::Later(Box::pin(async { waiting.await.ok_or_else(stops) }))
+            }
+        })
+    }
+}
+
+/// Answers calls that still wait when the daemon stops.
+pub(super) fn stops() -> Status {
+    Status::unavailable("the daemon stops")
+}
+
+fn request(message: &AdmitRequest, prompt: Prompt, caller: Caller) -> Result<Request<'_>, Status> {
+    let request = convert::request(message, prompt, caller.uid, caller.session).map_err(convert::invalid)?;
+    request.check().map_err(convert::invalid)?;
+    Ok(request)
+}
+
+/// The upper bound, where the text cannot be counted.
+const fn at_most(text: TextSize, bounds: Bounds) -> Prompt {
+    Prompt::Counted { text, tokens: bounds.high, count: PromptCount::Bounded }
+}

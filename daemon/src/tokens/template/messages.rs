@@ -1,0 +1,154 @@
+//! Messages as vLLM hands them to a chat template (0.32, renderers/chat_utils.py and renderers/hf.py).
+
+use serde_json::{Map, Value as Json, json};
+
+use crate::tokens::message::{Content, Extra, Message, Part};
+
+/// What a template wants its messages to look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    /// It goes through the parts of a message itself; otherwise it wants one text.
+    wants_parts: bool,
+    /// It knows the role `developer`.
+    knows_developer: bool,
+}
+
+impl Shape {
+    /// Looks into the template as `_detect_content_format` does: for a loop over a message's content.
+    pub(super) fn of(source: &str) -> Self {
+        Self {
+            wants_parts: loops(source).any(is_content),
+            knows_developer: source.contains("\"developer\"") || source.contains("'developer'"),
+        }
+    }
+}
+
+/// What the loops of a template go through.
+fn loops(source: &str) -> impl Iterator<Item = &str> {
+    source.split("{%").skip(1).filter_map(|tag| {
+        let tag = tag.split("%}").next()?.trim_matches(['-', '+']).trim();
+        let (_, over) = tag.strip_prefix("for ")?.split_once(" in ")?;
+        Some(over.split(" if ").next().unwrap_or(over).split('|').next().unwrap_or(over).trim())
+    })
+}
+
+/// `content`, or the content of something.
+fn is_content(over: &str) -> bool {
+    over == "content"
+        || over.ends_with(".content")
+        || over.ends_with("['content']")
+        || over.ends_with("[\"content\"]")
+}
+
+/// The messages for a template of this shape.
+pub(super) fn conversation(chat: &[Message<'_>], shape: &Shape) -> Vec<Json> {
+    let messages: Vec<Json> = chat.iter().map(|one| message(one, shape)).collect();
+    let has_developer = chat.iter().any(|message| message.role == "developer");
+    if has_developer && !shape.knows_developer { with_one_system_message(messages) } else { messages }
+}
+
+/// The text of the last message.
+pub(super) fn last_text(messages: &[Json]) -> Option<String> {
+    let content = messages.last()?.get("content")?;
+    let last_part = || content.as_array()?.last()?.get("text")?.as_str();
+    content.as_str().or_else(last_part).map(Into::into)
+}
+
+fn message(from: &Message<'_>, shape: &Shape) -> Json {
+    let mut to = Map::new();
+    to.insert("role".into(), Json::from(&*from.role));
+    // Most templates take a tool's answer for one text.
+    let parts = shape.wants_parts && from.role != "tool";
+    to.insert(
+        "content".into(),
+        if parts { in_parts(&from.content) } else { Json::from(in_one(&from.content)) },
+    );
+    for (key, raw) in &from.extra {
+        let Ok(value) = serde_json::from_str::<Json>(raw.get()) else { continue };
+        match (key, &*from.role) {
+            (Extra::ToolCalls, "assistant") if value.as_array().is_some_and(|calls| !calls.is_empty()) => {
+                to.insert("tool_calls".into(), calls(value));
+            }
+            (Extra::Reasoning, "assistant") => {
+                to.insert("reasoning".into(), value.clone());
+                to.insert("reasoning_content".into(), value);
+            }
+            (Extra::ToolCallId, "tool") => _ = to.insert("tool_call_id".into(), value),
+            (Extra::Name, _) if value.is_string() => _ = to.insert("name".into(), value),
+            _ => {}
+        }
+    }
+    Json::Object(to)
+}
+
+fn in_parts(content: &Content<'_>) -> Json {
+    let text = |text: &str| json!({ "type": "text", "text": text });
+    match content {
+        Content::None => json!([]),
+        Content::Text(one) => json!([text(one)]),
+        Content::Parts(parts) => parts
+            .iter()
+            .map(|part| match part {
+                Part::Text(one) => text(one),
+                Part::Media => json!({ "type": "image" }),
+                Part::Other(raw) => serde_json::from_str(raw.get()).unwrap_or(Json::Null),
+            })
+            .collect(),
+    }
+}
+
+fn in_one(content: &Content<'_>) -> String {
+    match content {
+        Content::None => String::new(),
+        Content::Text(text) => text.clone().into_owned(),
+        Content::Parts(parts) => {
+            let texts = parts.iter().filter_map(|part| match part {
+                Part::Text(text) => Some(&**text),
+                Part::Media => None,
+                Part::Other(raw) => Some(raw.get()),
+            });
+            texts.collect::<Vec<_>>().join("\n")
+        }
+    }
+}
+
+/// Arguments of calls come as text that holds JSON; templates want what it holds, an object.
+fn calls(mut calls: Json) -> Json {
+    for call in calls.as_array_mut().into_iter().flatten() {
+        let Some(function) = call.get_mut("function").and_then(Json::as_object_mut) else { continue };
+        let arguments = match function.get("arguments") {
+            Some(Json::String(text)) => serde_json::from_str(text).unwrap_or(Json::Null),
+            Some(other) => other.clone(),
+            None => Json::Null,
+        };
+        let arguments = if arguments.is_object() { arguments } else { json!({}) };
+        function.insert("arguments".into(), arguments);
+    }
+    calls
+}
+
+/// Developers' messages become the system's, and those of the system one, the first.
+fn with_one_system_message(messages: Vec<Json>) -> Vec<Json> {
+    let role = |message: &Json| message.get("role").and_then(Json::as_str).unwrap_or_default().to_owned();
+    let is_system = |message: &Json| matches!(role(message).as_str(), "system" | "developer");
+    let first_is_system = messages.first().is_some_and(is_system);
+    let (mut system, others): (Vec<_>, Vec<_>) = messages.into_iter().partition(is_system);
+    if let ([only], true) = (system.as_mut_slice(), first_is_system) {
+        if let Some(role) = only.get_mut("role") {
+            *role = Json::from("system");
+        }
+        return system.into_iter().chain(others).collect();
+    }
+    let texts: Vec<String> = system.iter().filter_map(|message| text_of(message.get("content")?)).collect();
+    let first = json!({ "role": "system", "content": texts.join("\n\n") });
+    std::iter::once(first).chain(others).collect()
+}
+
+fn text_of(content: &Json) -> Option<String> {
+    let part = |part: &Json| part.get("text").and_then(Json::as_str).map(str::to_owned);
+    let text = match content {
+        Json::Array(parts) => parts.iter().filter_map(part).collect::<Vec<_>>().join("\n"),
+        other => other.as_str()?.to_owned(),
+    };
+    Some(text).filter(|text| !text.is_empty())
+}
