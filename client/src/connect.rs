@@ -89,10 +89,7 @@ pub struct Connection {
 /// The path is too long for a socket, or there is no tokio runtime.
 pub fn connect(socket: impl AsRef<Path>) -> Result<Connection, ConnectError> {
     let socket = socket.as_ref().to_path_buf();
-    let bytes = socket.as_os_str().len();
-    if bytes > MAX_SOCKET_PATH_BYTES {
-        return Err(ConnectError::PathTooLong { bytes });
-    }
+    check_path(&socket)?;
     tokio::runtime::Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
     let path = socket.clone();
     let open = service_fn(move |_: Uri| {
@@ -102,6 +99,12 @@ pub fn connect(socket: impl AsRef<Path>) -> Result<Connection, ConnectError> {
     // The URI only fills HTTP/2's `:authority`.
     let endpoint = Endpoint::from_static("http://localhost").connect_timeout(CONNECT_DEADLINE);
     Ok(Connection { socket, channel: endpoint.connect_with_connector_lazy(open) })
+}
+
+/// Whether the kernel takes such a path for a socket.
+pub(crate) fn check_path(socket: &Path) -> Result<(), ConnectError> {
+    let bytes = socket.as_os_str().len();
+    if bytes > MAX_SOCKET_PATH_BYTES { Err(ConnectError::PathTooLong { bytes }) } else { Ok(()) }
 }
 
 impl Connection {

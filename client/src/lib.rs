@@ -13,10 +13,14 @@
 
 pub mod canonical;
 mod connect;
+pub mod gate;
+mod guard;
 pub mod page;
+mod session;
 
 pub use connect::{
     CALL_DEADLINE, CONNECT_DEADLINE, CallError, ConnectError, Connection, DEFAULT_SOCKET, MAX_MESSAGE_BYTES,
     connect, within,
 };
 pub use gpuadmit_proto::v1;
+pub use guard::Guard;

@@ -48,8 +48,17 @@ impl Served {
     /// It does not start.
     #[must_use]
     #[expect(clippy::expect_used, reason = "a test without its daemon has failed")]
-    pub fn start(mut config: Config) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
+    pub fn start(config: Config) -> Self {
+        Self::start_in(config, tempfile::tempdir().expect("a temporary folder"))
+    }
+
+    /// Starts it with its socket in `folder`.
+    ///
+    /// # Panics
+    /// It does not start.
+    #[must_use]
+    #[expect(clippy::expect_used, reason = "a test without its daemon has failed")]
+    pub fn start_in(mut config: Config, folder: TempDir) -> Self {
         let socket = folder.path().join("s");
         config.socket.path.clone_from(&socket);
         let daemon = Daemon::start(config, None).expect("the daemon starts");
