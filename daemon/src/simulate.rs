@@ -21,8 +21,9 @@ use crate::{
 mod devices;
 mod engines;
 mod gate;
+mod host;
 
-use self::{devices::Devices, engines::Engines, gate::Gateway};
+use self::{devices::Devices, engines::Engines, gate::Gateway, host::Host};
 
 /// Messages of the devices that may wait for the NVML source.
 const MAX_MESSAGES: usize = 256;
@@ -52,7 +53,8 @@ pub fn start(scenario: Scenario, handle: &Handle) -> Result<Simulated, gpuadmit_
     let engines = Engines::new(handle.observer());
     let observe = engines.observer();
     let (messages, devices) = mpsc::channel(MAX_MESSAGES);
-    tokio::spawn(run(node, engines, Devices::new(messages), handle.clone()));
+    let host = Host::new(handle.observer());
+    tokio::spawn(run(node, engines, (Devices::new(messages), host), handle.clone()));
     Ok(Simulated { devices, engines: addressed, observe })
 }
 
@@ -62,13 +64,15 @@ fn configured(engine: &SimEngine) -> ConfiguredEngine {
     ConfiguredEngine { id: engine.name.to_string(), address, models: Vec::new(), api_key: None }
 }
 
-async fn run(mut node: SimNode, engines: Engines, mut devices: Devices, handle: Handle) {
+async fn run(mut node: SimNode, engines: Engines, (mut devices, mut host): (Devices, Host), handle: Handle) {
     let mut traffic = Some(tokio::spawn(all_known(handle.clone(), node.engines().len())));
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         looks.tick().await;
-        engines.look(&node.engines());
+        let (now, mishaps) = (node.engines(), node.take_mishaps());
+        engines.look(&now);
+        host.look(&now, &node.host(), mishaps);
         let events = node.take_device_events();
         if devices.tell(&node.devices(), &events).await.is_err() {
             return;

@@ -5,7 +5,7 @@
 //!   scenario ──▶ node ──▶ live ──▶ engine (pure) ──▶ pool, stats
 //!                 │        └──▶ http ──▶ exposition, completion
 //!                 ├──▶ traffic ──▶ whoever implements Gate
-//!                 └──▶ device (pure)
+//!                 └──▶ device, mishap (pure)
 //! ```
 
 #![forbid(unsafe_code)]
@@ -16,6 +16,7 @@ pub mod engine;
 mod exposition;
 mod http;
 mod live;
+pub mod mishap;
 pub mod node;
 mod number;
 mod pool;
@@ -27,4 +28,4 @@ pub mod traffic;
 
 pub use live::{Progress, SubmitError};
 pub use node::{Error, SimEngine, SimNode, SimProcess, SimRole};
-pub use scenario::{Scenario, ScenarioError};
+pub use scenario::{End, Scenario, ScenarioError};

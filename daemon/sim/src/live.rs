@@ -18,7 +18,7 @@ use crate::{
     exposition, http,
     number::{count, float},
     random::Random,
-    scenario::{EngineSpec, Length},
+    scenario::{End, EngineSpec, Length},
     stats::Finish,
 };
 
@@ -78,6 +78,8 @@ enum Phase {
 struct Hold {
     frozen: bool,
     asleep: bool,
+    /// What the gauge of the KV cache shows whatever is in it.
+    stuck_at: Option<f64>,
 }
 
 #[derive(Debug)]
@@ -85,6 +87,7 @@ struct State {
     phase: Phase,
     lives: u32,
     engine: Engine,
+    ended_by: Option<End>,
     streams: BTreeMap<u64, watch::Sender<Progress>>,
     last_id: u64,
     random: Random,
@@ -116,6 +119,7 @@ impl Live {
             phase: Phase::Down,
             lives: 0,
             engine: Engine::new(spec.limits(), seed),
+            ended_by: None,
             streams: BTreeMap::new(),
             last_id: 0,
             random: Random::new(seed ^ u64::from(index)),
@@ -247,6 +251,26 @@ impl Live {
         self.hold.send_modify(|hold| hold.frozen = frozen);
     }
 
+    /// Lets the gauge of the KV cache stick, or go on.
+    pub(crate) fn stick_gauge(&self, at: Option<f64>) {
+        self.hold.send_modify(|hold| hold.stuck_at = at);
+    }
+
+    /// Whether the scheduler is frozen.
+    pub(crate) fn frozen(&self) -> bool {
+        self.hold.borrow().frozen
+    }
+
+    /// Says how its next end is to look.
+    pub(crate) fn will_end_by(&self, end: End) {
+        self.lock().ended_by = Some(end);
+    }
+
+    /// How its last life ended.
+    pub(crate) fn ended_by(&self) -> Option<End> {
+        self.lock().ended_by
+    }
+
     /// Puts the engine to sleep: its requests are aborted. Or wakes it.
     pub(crate) fn set_asleep(&self, asleep: bool) {
         self.hold.send_modify(|hold| hold.asleep = asleep);
@@ -267,11 +291,12 @@ impl Live {
 
     /// `/metrics`; `None` while no process is up.
     pub(crate) fn metrics(&self, wanted: &[String]) -> Option<String> {
-        let asleep = self.hold.borrow().asleep;
+        let Hold { asleep, stuck_at, .. } = *self.hold.borrow();
         let state = self.lock();
         let Phase::Up { start, .. } = state.phase else { return None };
-        let stats = state.engine.stats().clone();
+        let mut stats = state.engine.stats().clone();
         drop(state);
+        stats.gauges.kv_usage = stuck_at.unwrap_or(stats.gauges.kv_usage);
         let process = exposition::Process { start, asleep };
         Some(exposition::render(&self.spec, &stats, process, wanted))
     }

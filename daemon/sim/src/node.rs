@@ -11,8 +11,9 @@ use tokio::{
 use crate::{
     device::{Board, CoTenant, Device, DeviceProcess, XidEvent, mib},
     live::{FIRST_PID, Live, MAX_KILLS},
-    scenario::{Incident, Scenario},
-    traffic::{self, Counters, Gate, TrafficCounts},
+    mishap::{self, Mishap, SimHost},
+    scenario::{End, Incident, Scenario},
+    traffic::{self, Bursts, Counters, Gate, TrafficCounts},
 };
 
 /// Pids of co-tenants lie this far above those of engines.
@@ -44,6 +45,10 @@ pub struct SimEngine {
     pub max_model_len: u64,
     /// Its processes; empty while it is down.
     pub processes: Vec<SimProcess>,
+    /// How its last ones ended; `None`: none has.
+    pub ended_by: Option<End>,
+    /// Its EngineCore is stopped.
+    pub frozen: bool,
 }
 
 /// A process of an engine. Its pid is above any that Linux gives out.
@@ -77,6 +82,8 @@ pub struct SimNode {
     boards: Vec<Board>,
     co_tenants: Vec<CoTenant>,
     /// Those not told yet, latest first.
+    mishaps: Vec<(Duration, Mishap)>,
+    /// Likewise.
     xids: Vec<(Duration, usize, u64)>,
     traffic: Arc<Counters>,
     tasks: JoinSet<()>,
@@ -117,6 +124,7 @@ impl SimNode {
         Ok(Self {
             boards: (0..).zip(&scenario.gpus).map(|(index, gpu)| Board::new(index, gpu)).collect(),
             co_tenants: co_tenants(&scenario.incidents),
+            mishaps: mishap::mishaps(&scenario.incidents),
             xids: xids(&scenario.incidents),
             engines: engines.into(),
             traffic: Arc::default(),
@@ -130,7 +138,16 @@ impl SimNode {
     pub fn drive<G: Gate>(&mut self, gate: Arc<G>) {
         let (engines, counters) = (Arc::clone(&self.engines), Arc::clone(&self.traffic));
         let traffic = self.scenario.traffic.clone();
-        self.tasks.spawn(traffic::drive(traffic, self.scenario.seed, engines, counters, gate));
+        let bursts = Bursts { start: self.start, incidents: self.scenario.incidents.clone() };
+        let seed = self.scenario.seed;
+        self.tasks.spawn(traffic::burst(
+            traffic.clone(),
+            bursts,
+            seed,
+            Arc::clone(&engines),
+            Arc::clone(&counters),
+        ));
+        self.tasks.spawn(traffic::drive(traffic, seed, engines, counters, gate));
     }
 
     /// What became of the traffic so far.
@@ -150,6 +167,19 @@ impl SimNode {
     pub fn devices(&self) -> Vec<Device> {
         let now = self.start.elapsed();
         (0..).zip(&self.boards).map(|(gpu, board)| self.device(gpu, board, now)).collect()
+    }
+
+    /// The host's memory as it is now.
+    #[must_use]
+    pub fn host(&self) -> SimHost {
+        mishap::host(&self.scenario.incidents, self.start.elapsed())
+    }
+
+    /// What happened to engines' processes since the last call.
+    pub fn take_mishaps(&mut self) -> Vec<Mishap> {
+        let now = self.start.elapsed();
+        let due = || self.mishaps.pop_if(|(at, _)| *at <= now);
+        std::iter::from_fn(due).map(|(_, mishap)| mishap).collect()
     }
 
     /// Xid errors since the last call.
@@ -189,6 +219,8 @@ fn describe(live: &Live) -> SimEngine {
         address: live.address,
         max_model_len: live.spec.max_model_len,
         processes,
+        ended_by: live.ended_by(),
+        frozen: live.frozen(),
     }
 }
 
@@ -197,7 +229,8 @@ fn engine_of(incident: &Incident) -> Option<&str> {
         Incident::Stall { engine, .. } | Incident::Kill { engine, .. } | Incident::Sleep { engine, .. } => {
             Some(engine)
         }
-        Incident::CoTenant { .. } | Incident::NvmlHang { .. } | Incident::Xid { .. } => None,
+        Incident::StuckGauge { engine, .. } => Some(engine),
+        _ => None,
     }
 }
 
@@ -216,12 +249,19 @@ async fn befall(start: Instant, incident: Incident, live: Arc<Live>, kill: mpsc:
             sleep_until(start + seconds(at_s) + seconds(for_s)).await;
             live.set_asleep(false);
         }
-        Incident::Kill { at_s, restart_after_s, .. } => {
+        Incident::StuckGauge { at_s, for_s, usage, .. } => {
             sleep_until(start + seconds(at_s)).await;
+            live.stick_gauge(Some(usage));
+            sleep_until(start + seconds(at_s) + seconds(for_s)).await;
+            live.stick_gauge(None);
+        }
+        Incident::Kill { at_s, restart_after_s, by, .. } => {
+            sleep_until(start + seconds(at_s)).await;
+            live.will_end_by(by);
             // When as many kills wait already, one more changes nothing.
             let _ = kill.try_send(seconds(restart_after_s));
         }
-        Incident::CoTenant { .. } | Incident::NvmlHang { .. } | Incident::Xid { .. } => {}
+        _ => {}
     }
 }
 
@@ -259,6 +299,6 @@ fn hung(incidents: &[Incident], on: usize, now: Duration) -> bool {
 }
 
 /// A scenario's seconds; its check has kept them within a week.
-fn seconds(seconds: f64) -> Duration {
+pub(crate) fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }

@@ -155,6 +155,9 @@ pub enum Incident {
         engine: String,
         /// When it starts to load again, seconds after its death.
         restart_after_s: f64,
+        /// How they die, as the kernel tells it.
+        #[serde(default)]
+        by: End,
     },
     /// The engine sleeps: its requests are aborted, its memory is given back to the GPU.
     Sleep {
@@ -187,6 +190,58 @@ pub enum Incident {
         /// How long, seconds.
         for_s: f64,
     },
+    /// The host runs short of memory.
+    HostMemory {
+        /// When, seconds.
+        at_s: f64,
+        /// How long, seconds.
+        for_s: f64,
+        /// Engine whose cgroup it is; of no matter for the other kinds.
+        engine: String,
+        /// Of which memory.
+        what: Shortage,
+        /// How short, share 0 to 1: of time in which all wait, of the limit, of what there is, of 1 GiB swapped in per
+        /// second.
+        share: f64,
+    },
+    /// The `oom_score_adj` of an engine's process is set.
+    OomScore {
+        /// When, seconds.
+        at_s: f64,
+        /// Which engine.
+        engine: String,
+        /// New value, -1000 to 1000.
+        to: i32,
+    },
+    /// A CUDA allocation of an engine fails for want of memory.
+    FailedAllocation {
+        /// When, seconds.
+        at_s: f64,
+        /// Which engine.
+        engine: String,
+        /// How much it asked for, MiB.
+        mib: u64,
+    },
+    /// More requests than usual come to the engines, none of which asks for admission.
+    Burst {
+        /// When, seconds.
+        at_s: f64,
+        /// How long, seconds.
+        for_s: f64,
+        /// Arrivals per second beside the usual ones.
+        requests_per_second: f64,
+    },
+    /// The gauge of the KV cache sticks.
+    StuckGauge {
+        /// When, seconds.
+        at_s: f64,
+        /// How long, seconds.
+        for_s: f64,
+        /// Which engine.
+        engine: String,
+        /// Share that it shows, 0 to 1.
+        usage: f64,
+    },
     /// The driver reports an Xid error.
     Xid {
         /// When, seconds.
@@ -196,6 +251,41 @@ pub enum Incident {
         /// Its number.
         code: u64,
     },
+}
+
+/// How an engine's processes die.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum End {
+    /// Somebody sends SIGKILL to the EngineCore.
+    #[default]
+    Sigkill,
+    /// The kernel's OOM killer takes the worker: its cgroup is at its limit.
+    OomKiller,
+    /// systemd-oomd sends SIGKILL to the EngineCore.
+    OomDaemon,
+    /// The worker crashes.
+    Segfault,
+    /// The EngineCore exits with code 1.
+    Exit,
+    /// The EngineCore exits after a CUDA allocation failed.
+    CudaOom,
+    /// SIGTERM to the API server: a planned stop.
+    Stop,
+}
+
+/// Which memory of the host is short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Shortage {
+    /// Processes wait for memory.
+    Pressure,
+    /// An engine's cgroup is near its limit.
+    Cgroup,
+    /// `/dev/shm` is nearly full.
+    SharedMemory,
+    /// Memory is swapped in.
+    Swap,
 }
 
 /// What is wrong with a scenario.

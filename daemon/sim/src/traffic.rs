@@ -11,14 +11,15 @@ use std::{
 
 use tokio::{
     task::JoinSet,
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 
 use crate::{
     live::{Ask, Live, Stream},
+    mishap,
     number::len,
     random::Random,
-    scenario::{EngineSpec, Traffic},
+    scenario::{EngineSpec, Incident, Traffic},
     stats::Finish,
 };
 
@@ -173,6 +174,47 @@ pub(crate) async fn drive<G: Gate>(
                 ask(&engines, &counters, &arrival, &*gate).await;
             }
         });
+    }
+}
+
+/// When more requests come than usual.
+#[derive(Debug)]
+pub(crate) struct Bursts {
+    pub(crate) start: Instant,
+    pub(crate) incidents: Vec<Incident>,
+}
+
+/// Time between two looks for a burst.
+const BURST_LOOK: Duration = Duration::from_millis(100);
+/// Sets the requests of bursts apart from the usual ones.
+const BURST_SEED: u64 = 0x0b07_5715;
+
+/// Lets the requests of bursts arrive, past admission, until dropped.
+pub(crate) async fn burst(
+    traffic: Traffic,
+    bursts: Bursts,
+    seed: u64,
+    engines: Arc<[Arc<Live>]>,
+    counters: Arc<Counters>,
+) {
+    if !bursts.incidents.iter().any(|incident| matches!(incident, Incident::Burst { .. })) {
+        return;
+    }
+    let mut random = Random::new(seed ^ BURST_SEED);
+    let models = models(&engines);
+    let mut requests = JoinSet::new();
+    for number in 1.. {
+        let rate = mishap::burst(&bursts.incidents, bursts.start.elapsed());
+        let gap = Duration::try_from_secs_f64(random.exponential() / rate).unwrap_or(BURST_LOOK);
+        sleep(gap.min(BURST_LOOK)).await;
+        while requests.try_join_next().is_some() {}
+        if gap >= BURST_LOOK || requests.len() >= MAX_IN_FLIGHT {
+            continue;
+        }
+        count(&counters.arrived);
+        let Some(arrival) = draw(&traffic, &models, number, &mut random) else { return };
+        let (engines, counters) = (Arc::clone(&engines), Arc::clone(&counters));
+        requests.spawn(async move { bypass(&engines, &counters, &arrival).await });
     }
 }
 

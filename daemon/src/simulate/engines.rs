@@ -11,6 +11,7 @@ use gpuadmit_core::{
 };
 use gpuadmit_sim::{SimEngine, SimProcess, SimRole};
 
+use super::host;
 use crate::{clock, source::Observe};
 
 /// Plays discovery. Cheap to clone.
@@ -56,29 +57,31 @@ impl Engines {
     /// Tells what has changed about the engines' processes.
     pub(super) fn look(&self, engines: &[SimEngine]) {
         for engine in engines {
-            if let Some(changed) = self.change(engine) {
-                (self.observe)(changed);
+            for told in self.change(engine) {
+                (self.observe)(told);
             }
         }
     }
 
-    fn change(&self, engine: &SimEngine) -> Option<Observation> {
+    fn change(&self, engine: &SimEngine) -> Vec<Observation> {
         let processes: Vec<EngineProcess> = engine.processes.iter().map(process).collect();
         let mut all = self.lock();
         let known = all.entry(Arc::clone(&engine.name)).or_default();
         if known.processes == processes {
-            return None;
+            return Vec::new();
         }
-        known.processes = processes;
+        let before = std::mem::replace(&mut known.processes, processes);
         // Until the vLLM source has told of the engine, nobody knows it.
-        let facts = known.facts.as_ref()?;
+        let Some(facts) = known.facts.as_ref() else { return Vec::new() };
         let span = Span::at(clock::now());
         if known.processes.is_empty() {
             let evidence = "its processes have ended (simulated)".into();
-            return Some(Observation::EngineGone { engine: Arc::clone(&engine.name), span, evidence });
+            let gone = Observation::EngineGone { engine: Arc::clone(&engine.name), span, evidence };
+            let kernel = engine.ended_by.map(|by| host::end(&engine.name, &before, by)).unwrap_or_default();
+            return kernel.into_iter().chain([gone]).collect();
         }
         let processes = known.processes.clone();
-        Some(Observation::Engine(Box::new(EngineFacts { processes, span, ..facts.clone() })))
+        vec![Observation::Engine(Box::new(EngineFacts { processes, span, ..facts.clone() }))]
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Known>> {
@@ -86,7 +89,7 @@ impl Engines {
     }
 }
 
-const fn process(one: &SimProcess) -> EngineProcess {
+pub(super) const fn process(one: &SimProcess) -> EngineProcess {
     let role = match one.role {
         SimRole::ApiServer => ProcessRole::ApiServer,
         SimRole::EngineCore => ProcessRole::EngineCore,
@@ -107,6 +110,8 @@ mod tests {
             address: ([127, 0, 0, 1], 1).into(),
             max_model_len: 1,
             processes: pids.iter().map(process).collect(),
+            ended_by: None,
+            frozen: false,
         }
     }
 

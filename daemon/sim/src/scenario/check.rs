@@ -127,7 +127,34 @@ impl Incident {
                 seconds("for_s", *for_s)?;
                 known(engine)
             }
-            Self::Kill { at_s, engine, restart_after_s } => {
+            Self::HostMemory { at_s, for_s, engine, share, .. } => {
+                seconds("at_s", *at_s)?;
+                seconds("for_s", *for_s)?;
+                within(&format!("{key}.share"), *share, 0.0..=1.0)?;
+                known(engine)
+            }
+            Self::StuckGauge { at_s, for_s, engine, usage } => {
+                seconds("at_s", *at_s)?;
+                seconds("for_s", *for_s)?;
+                within(&format!("{key}.usage"), *usage, 0.0..=1.0)?;
+                known(engine)
+            }
+            Self::OomScore { at_s, engine, to } => {
+                seconds("at_s", *at_s)?;
+                within(&format!("{key}.to"), *to, -1000..=1000)?;
+                known(engine)
+            }
+            Self::FailedAllocation { at_s, engine, mib } => {
+                seconds("at_s", *at_s)?;
+                within(&format!("{key}.mib"), *mib, 1..=MAX_MIB)?;
+                known(engine)
+            }
+            Self::Burst { at_s, for_s, requests_per_second } => {
+                seconds("at_s", *at_s)?;
+                seconds("for_s", *for_s)?;
+                within(&format!("{key}.requests_per_second"), *requests_per_second, 0.0..=1000.0)
+            }
+            Self::Kill { at_s, engine, restart_after_s, .. } => {
                 seconds("at_s", *at_s)?;
                 seconds("restart_after_s", *restart_after_s)?;
                 known(engine)
@@ -186,7 +213,7 @@ mod tests {
         let example = Scenario::parse(include_str!("../../../../systemd/examples/simulate.toml")).unwrap();
         assert_eq!(Scenario { incidents: Vec::new(), ..example.clone() }, Scenario::default());
         let kinds: Vec<_> = example.incidents.iter().map(std::mem::discriminant).collect();
-        assert_eq!(kinds.len(), 6);
+        assert_eq!(kinds.len(), 11);
         assert!((1..kinds.len()).all(|index| !kinds[..index].contains(&kinds[index])));
     }
 
