@@ -74,7 +74,7 @@ pub(crate) fn start(
     let kernel = start_kernel(&config.kernel, handle);
     let observe =
         kernel.as_ref().map_or_else(|| handle.observer(), |kernel| kernel.listening(handle.observer()));
-    let host = start_host(handle);
+    let host = config.host.enabled.then(|| start_host(handle)).flatten();
     let observe =
         host.as_ref().map_or_else(|| Arc::clone(&observe), |host| host.listening(Arc::clone(&observe)));
     let wanted = options.discover || !options.engines.is_empty();

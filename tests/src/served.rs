@@ -26,6 +26,7 @@ pub fn quiet() -> Config {
     config.nvml.enabled = false;
     config.vllm.discover = false;
     config.kernel.enabled = false;
+    config.host.enabled = false;
     config.limits.snapshot_interval_ms = 10;
     config
 }

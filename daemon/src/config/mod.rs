@@ -53,6 +53,8 @@ pub struct Config {
     pub page: Page,
     /// The kernel as a source.
     pub kernel: Kernel,
+    /// The host's memory as a source.
+    pub host: Host,
     /// How prompts are counted.
     pub tokens: Tokens,
     /// Engines named by the operator, beside those found.
@@ -308,6 +310,20 @@ impl Default for Kernel {
     }
 }
 
+/// `[host]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Host {
+    /// Whether the host's memory and the states of engines' processes are looked at.
+    pub enabled: bool,
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self { enabled: true }
+    }
+}
+
 /// `[[engine]]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -427,7 +443,7 @@ mod tests {
         let keys = tables.lines().filter(|line| !line.starts_with("# ") && !absent(line));
         let text: String = keys.map(|line| format!("{}\n", line.trim_start_matches('#'))).collect();
         assert_eq!(toml::from_str::<Config>(&text).unwrap(), Config::default());
-        assert_eq!(text.matches(" = ").count(), 55, "all 55 keys with a default are shown");
+        assert_eq!(text.matches(" = ").count(), 56, "all 56 keys with a default are shown");
     }
 
     #[test]
