@@ -298,6 +298,8 @@ fn median(mut values: Vec<f64>) -> f64 {
 #[test]
 fn leaks_are_told_half_a_minute_ahead_and_harmless_things_are_not() {
     const SEEDS: u64 = 40;
+    // None of those that the thresholds were chosen by (0 to 59).
+    const FIRST_SEED: u64 = 1_000;
     let troubles: [(&str, Scenario); 2] = [("leak", leak), ("overload", overload)];
     let harmless: [(&str, Scenario); 6] = [
         ("allocation", allocation),
@@ -311,7 +313,7 @@ fn leaks_are_told_half_a_minute_ahead_and_harmless_things_are_not() {
     let (mut right, mut wrong) = (0_u32, 0_u32);
     for (name, scenario) in troubles {
         let (mut told, mut more) = (0, 0);
-        for seed in 0..SEEDS {
+        for seed in FIRST_SEED..FIRST_SEED + SEEDS {
             let outcome = scenario(&mut Random(seed * 7919));
             leads.entry(name).or_default().push(outcome.lead().expect("trouble comes"));
             told += u32::from(!outcome.alerts.is_empty());
@@ -326,7 +328,7 @@ fn leaks_are_told_half_a_minute_ahead_and_harmless_things_are_not() {
     }
     for (name, scenario) in harmless {
         let mut alarms = 0;
-        for seed in 0..SEEDS {
+        for seed in FIRST_SEED..FIRST_SEED + SEEDS {
             let outcome = scenario(&mut Random(seed * 7919));
             alarms += u32::try_from(outcome.alerts.len()).unwrap();
         }
