@@ -183,10 +183,10 @@ impl Run {
         }
     }
 
-    /// A request for half of the pool, of which more than half is in use.
+    /// A request for three fifths of the pool, of which more than half is in use.
     fn deny(&mut self) -> Result<(), Box<dyn Error>> {
         self.now = self.now + CALL_GAP;
-        match self.node.admit(self.now, &request(self.pool * BLOCK_SIZE / 2))?.verdict {
+        match self.node.admit(self.now, &request(self.pool * BLOCK_SIZE * 3 / 5))?.verdict {
             Verdict::Admit(_) => Err("admitted what cannot fit".into()),
             Verdict::Deny(_) => Ok(()),
         }
