@@ -47,7 +47,7 @@ impl Node {
         }
         let asked = self.asked(now, request);
         let chosen = self.choose(now, &asked);
-        Ok(self.decide(now, &asked, chosen))
+        Ok(self.decide(now, &asked, &chosen))
     }
 
     /// A new request, its tenant's account, and what it must leave to those who wait.
@@ -67,17 +67,17 @@ impl Node {
         &mut self,
         now: Mono,
         asked: &Asked<'_>,
-        chosen: Result<Chosen, Reason>,
+        chosen: &Result<Chosen, Reason>,
     ) -> Decision {
         let request = asked.request;
         match chosen {
-            Err(reason) => self.deny(now, request, reason, None),
+            Err(reason) => self.deny(now, request, *reason, None),
             Ok(Chosen { index, weighed, .. }) => match weighed.denied {
-                Some(reason) => self.deny(now, request, reason, Some((index, weighed))),
+                Some(reason) => self.deny(now, request, reason, Some((*index, weighed))),
                 None if self.reservations() >= self.settings.reservations => {
-                    self.deny(now, request, Reason::LedgerFull, Some((index, weighed)))
+                    self.deny(now, request, Reason::LedgerFull, Some((*index, weighed)))
                 }
-                None => self.grant(now, asked, index, &weighed),
+                None => self.grant(now, asked, *index, weighed),
             },
         }
     }
@@ -134,7 +134,11 @@ impl Node {
         let class = ClassKey::of(request);
         let payer = self.tenants.get(tenant).map(|account| (tenant, account));
         let mut candidates = Engines::default();
-        let mut best: Option<(_, usize, Weighed)> = None;
+        let rating = |index: usize, weighed: &Weighed| {
+            let (admitted, left, status, wait) = weighed.rating();
+            (admitted, admitted && home == Some(index), left, status, wait)
+        };
+        let mut best: Option<Chosen> = None;
         for (index, engine) in self.engines.iter().enumerate() {
             if !named(engine) || !serves(engine) {
                 continue;
@@ -150,18 +154,18 @@ impl Node {
             if barred.meets(Engines::one(index)) {
                 weighed.leave_to_others();
             }
-            let (admitted, left, status, wait) = weighed.rating();
-            let rating = (admitted, admitted && home == Some(index), left, status, wait);
-            if best.as_ref().is_none_or(|(highest, ..)| rating >= *highest) {
-                best = Some((rating, index, weighed));
+            let better = |best: &Chosen| rating(index, &weighed) >= rating(best.index, &best.weighed);
+            if best.as_ref().is_none_or(better) {
+                best = Some(Chosen { index, weighed, candidates });
             }
         }
-        let (_, index, weighed) = best.ok_or(Reason::UnknownModel)?;
-        let mut chosen = Chosen { index, weighed, candidates };
-        if chosen.weighed.held_back {
-            chosen.weighed.retry_after = self.behind_the_queue(now, &chosen);
+        if let Some(best) = &mut best {
+            best.candidates = candidates;
+            if best.weighed.held_back {
+                best.weighed.retry_after = self.behind_the_queue(now, best);
+            }
         }
-        Ok(chosen)
+        best.ok_or(Reason::UnknownModel)
     }
 
     fn grant(&mut self, now: Mono, asked: &Asked<'_>, index: usize, weighed: &Weighed) -> Decision {
@@ -265,23 +269,23 @@ impl Node {
         now: Mono,
         request: &Request<'_>,
         reason: Reason,
-        of: Option<(usize, Weighed)>,
+        of: Option<(usize, &Weighed)>,
     ) -> Decision {
         self.counts.denied = self.counts.denied.saturating_add(1);
         self.count_reason(reason);
         let (index, weighed) = of.unzip();
-        self.record(now, request, index, weighed.as_ref(), None, Some(reason));
+        self.record(now, request, index, weighed, None, Some(reason));
         let engine = index.and_then(|index| self.engines.get(index));
         let deny = Deny {
             reason,
-            retry_after: weighed.as_ref().and_then(|weighed| weighed.retry_after),
+            retry_after: weighed.and_then(|weighed| weighed.retry_after),
             engine: engine.map(|engine| Arc::clone(&engine.facts.engine)),
-            terms: weighed.as_ref().and_then(|weighed| weighed.terms),
-            message: decision::sentence(reason, request, engine, weighed.as_ref()),
+            terms: weighed.and_then(|weighed| weighed.terms),
+            message: decision::sentence(reason, request, engine, weighed),
         };
         Decision {
             verdict: Verdict::Deny(deny),
-            prompt: weighed.as_ref().and_then(Weighed::prompt),
+            prompt: weighed.and_then(Weighed::prompt),
             headroom: engine
                 .and_then(|engine| decision::headroom(engine, now, &self.settings, request.class)),
             data_age: engine.and_then(|engine| engine.pools.first()?.age(now)),

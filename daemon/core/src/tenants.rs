@@ -75,11 +75,11 @@ impl Tenants {
         settings: &Settings,
         in_use: impl Fn(Slot) -> bool,
     ) -> Slot {
-        let slot = match self.by_name.get(name) {
-            _ if name.is_empty() => Slot::ANONYMOUS,
-            Some(slot) => *slot,
-            None => self.admit(now, name, settings, in_use),
-        };
+        if name.is_empty() {
+            return Slot::ANONYMOUS;
+        }
+        let known = self.by_name.get(name).copied();
+        let slot = known.unwrap_or_else(|| self.admit(now, name, settings, in_use));
         if let Some(account) = self.accounts.get_mut(slot.0) {
             account.used_at = now;
         }

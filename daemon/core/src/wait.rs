@@ -47,7 +47,7 @@ impl Node {
             Ok(chosen) if chosen.weighed.denied.is_some_and(Reason::passes) => {
                 Ok(self.queue_up(now, &asked, chosen))
             }
-            chosen => Ok(Answer::Decided(self.decide(now, &asked, chosen))),
+            chosen => Ok(Answer::Decided(self.decide(now, &asked, &chosen))),
         }
     }
 
@@ -80,7 +80,7 @@ impl Node {
     /// Takes a denied request into the queue of the engine that would have been chosen.
     fn queue_up(&mut self, now: Mono, asked: &Asked<'_>, chosen: Chosen) -> Answer {
         let Some(engine) = self.engines.get(chosen.index) else {
-            return Answer::Decided(self.decide(now, asked, Ok(chosen)));
+            return Answer::Decided(self.decide(now, asked, &Ok(chosen)));
         };
         let home = Arc::clone(&engine.facts.engine);
         let block_size = engine.pools.first().map_or(1, |pool| pool.block_size);
@@ -104,7 +104,7 @@ impl Node {
 
     fn deny_full(&mut self, now: Mono, asked: &Asked<'_>, mut chosen: Chosen) -> Decision {
         chosen.weighed.retry_after = self.behind_the_queue(now, &chosen);
-        self.deny(now, asked.request, Reason::QueueFull, Some((chosen.index, chosen.weighed)))
+        self.deny(now, asked.request, Reason::QueueFull, Some((chosen.index, &chosen.weighed)))
     }
 
     /// One that waits must go, for another comes before it.
@@ -178,9 +178,9 @@ impl Node {
                         }
                         return false;
                     }
-                    self.deny(now, &request, Reason::WaitExpired, Some((chosen.index, chosen.weighed)))
+                    self.deny(now, &request, Reason::WaitExpired, Some((chosen.index, &chosen.weighed)))
                 }
-                chosen => self.decide(now, &asked, chosen),
+                chosen => self.decide(now, &asked, &chosen),
             },
         };
         self.queue.take(waiter.ticket);
