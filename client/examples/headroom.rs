@@ -2,7 +2,7 @@
 //!
 //! `cargo run --example headroom [SOCKET]`
 
-use std::time::Duration;
+use std::{io::Write as _, time::Duration};
 
 use gpuadmit_client::{DEFAULT_SOCKET, connect, v1::WatchHeadroomRequest};
 use tokio::time::sleep;
@@ -22,7 +22,7 @@ async fn main() -> anyhow::Result<()> {
                         // Absent is unknown, not zero.
                         let room =
                             one.headroom.map_or("unknown".into(), |room| room.tokens_lower.to_string());
-                        println!("{} {:?} {room} tokens", one.engine, one.state());
+                        writeln!(std::io::stdout(), "{} {:?} {room} tokens", one.engine, one.state())?;
                     }
                 }
             }
