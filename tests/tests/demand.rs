@@ -116,7 +116,9 @@ fn retries_of_one_request_are_one_ask() {
 #[test]
 fn batch_is_held_back_only_where_the_operator_wants_that() {
     for tighten_batch in [false, true] {
-        let mut load = Load::new(Settings { tighten_batch, ..Settings::default() }, 922 / 2);
+        let mut settings = Settings { tighten_batch, ..Settings::default() };
+        settings.classes.batch.pool_share = 1.0;
+        let mut load = Load::new(settings, 922 / 2);
         load.run(0, 150, None);
         let now = at(150.0) + Duration::from_millis(1);
         let batch = Request { class: Class::Batch, ..request(16, Some(1)) };

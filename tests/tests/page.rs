@@ -262,7 +262,8 @@ fn a_reader_in_c_reads_the_same() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{text}");
     assert!(text.starts_with("state 2\ninteractive 90 blocks 1440 tokens at least "), "{text}");
-    assert!(text.contains("\nbatch 90 blocks 1440 tokens"), "{text}");
+    // Batch may have 65 of the 100 blocks.
+    assert!(text.contains("\nbatch 55 blocks 880 tokens"), "{text}");
     let output = read("other");
     assert_eq!(String::from_utf8(output.stderr).unwrap(), "other: no engine has this id\n");
 }
