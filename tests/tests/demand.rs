@@ -10,7 +10,7 @@ use gpuadmit_core::{
     snapshot::{Demand, RejectionsReading},
     units::{Mono, Tokens},
 };
-use gpuadmit_tests::node_kit::{NaiveEngine, at, denied, ready_node, request};
+use gpuadmit_tests::node_kit::{NaiveEngine, at, complete, denied, ready_node, request};
 
 /// Requests per second, prompt tokens, output tokens, and tokens per second of each: by Little's law they hold
 /// 10 × (256 / 50 s) × (160 + 256 / 2) / 16 blocks = 922 blocks on the average.
@@ -120,7 +120,12 @@ fn batch_is_held_back_only_where_the_operator_wants_that() {
         settings.classes.batch.pool_share = 1.0;
         let mut load = Load::new(settings, 922 / 2);
         load.run(0, 150, None);
-        let now = at(150.0) + Duration::from_millis(1);
+        // All have ended: there is room, and still nobody says that the demand is over.
+        let now = at(160.0);
+        for id in load.engine.run(now) {
+            complete(&mut load.node, now, id);
+        }
+        load.node.observe(now, load.engine.reading());
         let batch = Request { class: Class::Batch, ..request(16, Some(1)) };
         let decision = load.node.admit(now, &batch).unwrap();
         let held_back = matches!(&decision.verdict, Verdict::Deny(deny) if deny.reason == Reason::ClassLimit);
