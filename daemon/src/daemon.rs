@@ -72,8 +72,8 @@ impl Daemon {
         let incoming = Incoming::new(bound, allowed, &config.limits)?;
         let epoch = epoch();
         let handle = Handle::new(config.settings(), epoch);
-        let outputs = Outputs::start(&config, readers, epoch, &handle);
         let simulated = simulation.is_some();
+        let outputs = Outputs::start(&config, readers, epoch, simulated, &handle);
         let sources = sources::start(&config, simulation, &handle)?;
         let stopping = watch::Sender::new(false);
         let services = Arc::new(Services::new(&Parts {
@@ -99,27 +99,25 @@ impl Daemon {
     /// # Errors
     /// [`DaemonError`].
     pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), DaemonError> {
-        let Self { config, incoming, handle, services, stopping, outputs, _sources } = self;
+        let Self { config, incoming, handle, services, stopping, mut outputs, _sources } = self;
         services.set_serving(true).await;
         tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %config.socket.path.display(), "serving");
         let mut tasks = JoinSet::new();
         tasks.spawn(handle.clone().run_timeouts());
         tasks.spawn(log::events(handle.clone()));
-        tasks.spawn(outputs.report(handle.clone()));
         let mut notifier = Notifier::default();
-        tasks.spawn(
-            handle.clone().publish(config.snapshot_interval(), move |snapshot| notifier.published(snapshot)),
-        );
+        tasks.spawn(handle.publish(config.snapshot_interval(), move |snapshot| notifier.published(snapshot)));
         let serving = rpc::serve(incoming, Arc::clone(&services), &config.limits, stopping.subscribe());
         tokio::pin!(serving);
         tokio::select! {
             () = stop => {}
             served = &mut serving => return Ok(served?),
             _ = tasks.join_next() => return Err(DaemonError::Task),
+            () = outputs.run() => return Err(DaemonError::Task),
         }
         notify::stopping();
         services.set_serving(false).await;
-        handle.show_on(None);
+        outputs.end().await;
         stopping.send_replace(true);
         match timeout(ANSWER_GRACE, serving).await {
             Ok(served) => Ok(served?),

@@ -17,6 +17,7 @@ use std::{
 
 use gpuadmit_core::{
     count::{Bounds, TextSize},
+    book::Learned,
     event::Event,
     explain::Record,
     guard,
@@ -144,6 +145,17 @@ impl Handle {
         locked.refresh(clock::now());
         drop(locked);
         drop(old);
+    }
+
+    /// What was learned, for the next run.
+    #[must_use]
+    pub fn learned(&self) -> Learned {
+        self.with(|node, _| node.learned())
+    }
+
+    /// Takes up what an earlier run had learned.
+    pub fn take_up(&self, learned: Learned) {
+        self.with(|node, _| node.take_up(learned));
     }
 
     /// Takes in a fact.

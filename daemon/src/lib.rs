@@ -15,3 +15,4 @@ pub mod simulate;
 pub mod source;
 pub mod sources;
 pub mod tokens;
+pub mod state;

@@ -1,19 +1,23 @@
-//! What the daemon leaves for others beside its answers, and how each of it fares. None of it is needed to decide: what
-//! cannot be made is told in `status` and done without.
+//! What the daemon leaves for others and for its next run beside its answers, and how each of it fares. None of it is
+//! needed to decide: what cannot be made is told in `status` and done without.
 
-use std::time::Duration;
+use std::{io, path::Path, time::Duration};
 
 use gpuadmit_core::{
     observation::{Observation, SourceHealth, SourceReport},
     units::Span,
 };
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::{
+    task::spawn_blocking,
+    time::{Instant, MissedTickBehavior, interval},
+};
 
 use crate::{
     clock,
-    config::Config,
+    config::{self, Config},
     handle::Handle,
     page::{self, Readers},
+    state::{Found, State, Store},
 };
 
 /// Time between two reports of how they fare.
@@ -21,35 +25,78 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How one output fares, in the words of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Fares {
-    pub(crate) health: SourceHealth,
-    pub(crate) detail: String,
+struct Fares {
+    health: SourceHealth,
+    detail: String,
 }
 
 impl Fares {
-    pub(crate) fn new(health: SourceHealth, detail: impl Into<String>) -> Self {
+    fn new(health: SourceHealth, detail: impl Into<String>) -> Self {
         Self { health, detail: detail.into() }
     }
 }
 
 /// All of them.
 pub(crate) struct Outputs {
+    handle: Handle,
     page: Fares,
+    state: Fares,
+    store: Option<Store>,
+    save_every: Duration,
 }
 
 impl Outputs {
-    /// Makes what `config` asks for.
-    pub(crate) fn start(config: &Config, readers: Readers, epoch: u32, handle: &Handle) -> Self {
-        Self { page: start_page(config, readers, epoch, handle) }
+    /// Makes what `config` asks for, and takes up what an earlier run left. A simulated node leaves and takes nothing.
+    pub(crate) fn start(
+        config: &Config,
+        readers: Readers,
+        epoch: u32,
+        simulated: bool,
+        handle: &Handle,
+    ) -> Self {
+        let page = start_page(config, readers, epoch, handle);
+        let (store, state) = open_state(&config.state, simulated, handle);
+        let save_every = Duration::from_millis(config.state.interval_ms);
+        Self { handle: handle.clone(), page, state, store, save_every }
     }
 
-    /// Reports for ever how they fare.
-    pub(crate) async fn report(self, handle: Handle) {
+    /// Saves and reports, for ever.
+    pub(crate) async fn run(&mut self) {
         let mut ticks = interval(REPORT_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut save_at = Instant::now() + self.save_every;
         loop {
             ticks.tick().await;
-            tell(&handle, "page", &self.page);
+            if Instant::now() >= save_at {
+                self.save().await;
+                save_at = Instant::now() + self.save_every;
+            }
+            tell(&self.handle, "page", &self.page);
+            tell(&self.handle, "state", &self.state);
+        }
+    }
+
+    /// Saves a last time, and closes the page.
+    pub(crate) async fn end(mut self) {
+        self.handle.show_on(None);
+        self.save().await;
+    }
+
+    async fn save(&mut self) {
+        let Some(store) = self.store.clone() else { return };
+        let state = State { lengths: Some(self.handle.learned().into()) };
+        let file = store.file().to_owned();
+        let saved = spawn_blocking(move || store.save(state)).await.unwrap_or_else(|error| Err(error.into()));
+        self.state = saved_fares(&file, saved);
+    }
+}
+
+fn saved_fares(file: &Path, saved: io::Result<()>) -> Fares {
+    match saved {
+        Ok(()) => Fares::new(SourceHealth::Ok, format!("kept in {}", file.display())),
+        Err(error) => {
+            tracing::warn!("cannot keep what was learned in {}: {error}", file.display());
+            Fares::new(SourceHealth::Failed, format!("cannot write {}: {error}", file.display()))
         }
     }
 }
@@ -69,6 +116,35 @@ fn start_page(config: &Config, readers: Readers, epoch: u32, handle: &Handle) ->
             Fares::new(SourceHealth::Failed, format!("cannot make {}: {error}", path.display()))
         }
     }
+}
+
+fn open_state(config: &config::State, simulated: bool, handle: &Handle) -> (Option<Store>, Fares) {
+    if simulated || !config.enabled {
+        let why = if simulated { "a simulated node keeps nothing" } else { "switched off (state.enabled)" };
+        return (None, Fares::new(SourceHealth::Absent, why));
+    }
+    let Some(store) = Store::open(&config.path) else {
+        let why = format!("nothing is kept: there is no directory {} (state.path)", config.path.display());
+        return (None, Fares::new(SourceHealth::Absent, why));
+    };
+    let fares = match store.load() {
+        Found::State(state, written) => {
+            if let Some(lengths) = state.lengths {
+                handle.take_up(lengths.into());
+            }
+            let age = clock::now().since(written.to_mono());
+            let detail = format!("taken up from {}, {} s old", store.file().display(), age.as_secs());
+            Fares::new(SourceHealth::Ok, detail)
+        }
+        Found::Nothing => Fares::new(SourceHealth::Ok, format!("nothing yet in {}", store.file().display())),
+        Found::Refused(refusal, aside) => {
+            let kept = aside.map_or_else(String::new, |aside| format!("; kept as {}", aside.display()));
+            let detail = format!("{} is not used: {refusal}{kept}", store.file().display());
+            tracing::warn!("{detail}");
+            Fares::new(SourceHealth::Degraded, detail)
+        }
+    };
+    (Some(store), fares)
 }
 
 fn tell(handle: &Handle, name: &str, fares: &Fares) {

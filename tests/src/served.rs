@@ -27,6 +27,7 @@ pub fn quiet() -> Config {
     config.vllm.discover = false;
     config.kernel.enabled = false;
     config.host.enabled = false;
+    config.state.enabled = false;
     config.limits.snapshot_interval_ms = 10;
     config
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fmt, ops::RangeInclusive};
 use gpuadmit_core::request::{MAX_COUNT, MAX_MODEL_BYTES, MAX_NAME_BYTES};
 use tracing_subscriber::EnvFilter;
 
-use super::{Admission, Config, Engine, Kernel, Limits, Nvml, Socket, Vllm};
+use super::{Admission, Config, Engine, Kernel, Limits, Nvml, Socket, State, Vllm};
 use crate::source::vllm::address::Address;
 
 /// Most `[[engine]]` entries.
@@ -62,6 +62,7 @@ impl Config {
         found.nvml(&self.nvml);
         found.vllm(&self.vllm);
         found.kernel(&self.kernel);
+        found.state(&self.state);
         found.engines(&self.engine);
         super::tokens::check(self, &mut found);
         found.unless(
@@ -205,6 +206,11 @@ impl Found {
         let max = vllm.scrape_interval_max_ms;
         self.unless(range.contains(&max), "vllm.scrape_interval_max_ms", max, longest);
         self.range("vllm.scrape_timeout_ms", vllm.scrape_timeout_ms, 100..=60_000);
+    }
+
+    fn state(&mut self, state: &State) {
+        self.unless(state.path.is_absolute(), "state.path", &state.path, "an absolute path");
+        self.range("state.interval_ms", state.interval_ms, 1_000..=DAY_MS);
     }
 
     fn engines(&mut self, engines: &[Engine]) {

@@ -57,6 +57,8 @@ pub struct Config {
     pub host: Host,
     /// How prompts are counted.
     pub tokens: Tokens,
+    /// What outlives the daemon.
+    pub state: State,
     /// Engines named by the operator, beside those found.
     pub engine: Vec<Engine>,
     /// Tokenizers named by the operator, beside those found.
@@ -321,6 +323,21 @@ pub struct Host {
 impl Default for Host {
     fn default() -> Self {
         Self { enabled: true }
+/// `[state]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct State {
+    /// Whether what was learned is kept for the next run.
+    pub enabled: bool,
+    /// Absolute path of the directory to keep it in. It is not made: where it does not exist nothing is kept.
+    pub path: PathBuf,
+    /// Time between two writes; there is one more at the end.
+    pub interval_ms: u64,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self { enabled: true, path: "/var/lib/gpuadmit".into(), interval_ms: 300_000 }
     }
 }
 

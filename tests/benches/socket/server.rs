@@ -35,6 +35,7 @@ pub(crate) fn serve(socket: &OsStr) -> Result<()> {
     config.socket.path = socket.into();
     config.nvml.enabled = false;
     config.vllm.discover = false;
+    config.state.enabled = false;
     config.limits.streams_per_connection = config.limits.streams_per_connection.max(CALLERS_MOST);
     let cores = thread::available_parallelism()?.get();
     let runtime = Builder::new_multi_thread()
