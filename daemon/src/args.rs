@@ -31,6 +31,21 @@ pub struct Args {
 /// Other roles of this program.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Role {
+    /// Run recorded decisions again, under another policy, and print what would have changed.
+    Replay {
+        /// Record files; several of one run are taken in their order.
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+        /// `recorded`, `worst-case`, `forecast`, or a configuration file.
+        #[arg(long, value_name = "POLICY", default_value = "recorded")]
+        policy: String,
+        /// Write JSON.
+        #[arg(long)]
+        json: bool,
+        /// Show at most so many of the decisions that differ.
+        #[arg(long, value_name = "COUNT", default_value_t = 10)]
+        examples: usize,
+    },
     /// The process that calls NVML; started by the daemon.
     #[command(hide = true)]
     NvmlChild {

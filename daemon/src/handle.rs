@@ -38,7 +38,7 @@ use tokio::{
     time::{MissedTickBehavior, interval, sleep},
 };
 
-use crate::{clock, page, source::Observe};
+use crate::{clock, page, records::Journal, source::Observe};
 
 /// Shortest sleep until something falls due: a node that is for ever due does not spin.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
@@ -67,15 +67,22 @@ struct Locked {
     /// What [`Handle::run_timeouts`] sleeps for; `None`: for nothing.
     armed: Option<Mono>,
     page: Option<page::Writer>,
+    journal: Option<Journal>,
     /// Where those who wait for room are answered; as many as the node lets wait.
     waiting: BTreeMap<Ticket, oneshot::Sender<Decision>>,
 }
 
 impl Locked {
     /// Answers of the node to those who waited, to be sent without the lock.
-    fn answers(&mut self) -> Vec<(oneshot::Sender<Decision>, Decision)> {
-        let answers = std::iter::from_fn(|| self.node.poll_grant());
-        answers.filter_map(|(ticket, decision)| Some((self.waiting.remove(&ticket)?, decision))).collect()
+    fn answers(&mut self, now: Mono) -> Vec<(oneshot::Sender<Decision>, Decision)> {
+        let mut answers = Vec::new();
+        while let Some((ticket, decision)) = self.node.poll_grant() {
+            if let Some(journal) = &mut self.journal {
+                journal.answer(now, ticket, &decision, &self.node);
+            }
+            answers.extend(self.waiting.remove(&ticket).map(|waiting| (waiting, decision)));
+        }
+        answers
     }
 }
 
@@ -130,7 +137,13 @@ impl Handle {
         let mut node = Node::new(settings, epoch);
         let first = Arc::new(node.snapshot(clock::now()));
         Self(Arc::new(Shared {
-            node: Mutex::new(Locked { node, armed: None, page: None, waiting: BTreeMap::new() }),
+            node: Mutex::new(Locked {
+                node,
+                armed: None,
+                page: None,
+                journal: None,
+                waiting: BTreeMap::new(),
+            }),
             sessions: AtomicU64::new(1),
             sooner: Notify::new(),
             newest_event: watch::Sender::new(0),
@@ -158,9 +171,19 @@ impl Handle {
         self.with(|node, _| node.take_up(learned));
     }
 
+    /// Records from now on what goes in and what is decided; `None`: no more.
+    pub fn record_in(&self, journal: Option<Journal>) {
+        self.lock().journal = journal;
+    }
+
     /// Takes in a fact.
     pub fn observe(&self, observation: Observation) {
-        self.with(|node, now| node.observe(now, observation));
+        self.with_journal(|node, journal, now| {
+            if let Some(journal) = journal {
+                journal.observe(now, &observation);
+            }
+            node.observe(now, observation);
+        });
     }
 
     /// [`Self::observe`] for a source to call.
@@ -189,7 +212,11 @@ impl Handle {
     /// The caller's mistakes; a denial is a [`Decision`].
     pub fn ask(&self, request: &Request<'_>) -> Result<Asked, RequestError> {
         let (ticket, answer) = match self.with_locked(|locked, now| {
-            Ok(match locked.node.admit_or_wait(now, request)? {
+            let answer = locked.node.admit_or_wait(now, request)?;
+            if let Some(journal) = &mut locked.journal {
+                journal.ask(now, request, &answer, &locked.node);
+            }
+            Ok(match answer {
                 Answer::Decided(decision) => Err(decision),
                 Answer::Wait(ticket) => {
                     let (sender, answer) = oneshot::channel();
@@ -209,25 +236,44 @@ impl Handle {
     /// # Errors
     /// The caller's mistakes; a denial is a [`Decision`].
     pub fn admit(&self, request: &Request<'_>) -> Result<Decision, RequestError> {
-        self.with(|node, now| node.admit(now, request))
+        self.with_journal(|node, journal, now| {
+            let decision = node.admit(now, request)?;
+            if let Some(journal) = journal {
+                journal.admit(now, request, &decision, node);
+            }
+            Ok(decision)
+        })
     }
 
     /// A request has generated tokens. Returns its new lease; `None` when it is not held.
     #[must_use]
     pub fn progress(&self, of: Reference<'_>, generated: Tokens) -> Option<Duration> {
-        self.with(|node, now| node.progress(now, of, generated))
+        self.with_journal(|node, journal, now| {
+            if let Some(journal) = journal {
+                journal.progress(now, of, generated);
+            }
+            node.progress(now, of, generated)
+        })
     }
 
     /// A request has ended.
     #[must_use]
     pub fn complete(&self, of: Reference<'_>, completion: Completion) -> Completed {
-        self.with(|node, now| node.complete(now, of, completion))
+        self.with_journal(|node, journal, now| {
+            if let Some(journal) = journal {
+                journal.complete(now, of, completion);
+            }
+            node.complete(now, of, completion)
+        })
     }
 
     /// Who waited under `ticket` has gone.
     fn cancel(&self, ticket: Ticket) {
         self.with_locked(|locked, now| {
             locked.waiting.remove(&ticket);
+            if let Some(journal) = &mut locked.journal {
+                journal.cancel(now, ticket);
+            }
             locked.node.cancel(now, ticket);
         });
     }
@@ -257,13 +303,23 @@ impl Handle {
 
     /// A stream broke: its reservations become orphans.
     pub fn session_broken(&self, session: SessionId) {
-        self.with(|node, now| node.session_broken(now, session));
+        self.with_journal(|node, journal, now| {
+            if let Some(journal) = journal {
+                journal.broken(now, session);
+            }
+            node.session_broken(now, session);
+        });
     }
 
     /// A stream takes over reservations of one that broke. Returns those still held, in the order asked.
     #[must_use]
     pub fn adopt(&self, session: SessionId, ids: &[ReservationId]) -> Vec<ReservationId> {
-        self.with(|node, now| node.adopt(now, session, ids))
+        self.with_journal(|node, journal, now| {
+            if let Some(journal) = journal {
+                journal.adopt(now, session, ids);
+            }
+            node.adopt(now, session, ids)
+        })
     }
 
     /// Learned guards that hold.
@@ -352,10 +408,19 @@ impl Handle {
                 }
             };
             tokio::select! {
-                () = due_or_sooner => self.with(Node::handle_timeout),
+                () = due_or_sooner => self.time_out(),
                 () = self.0.sooner.notified() => {}
             }
         }
+    }
+
+    fn time_out(&self) {
+        self.with_journal(|node, journal, now| {
+            if let Some(journal) = journal {
+                journal.timeout(now);
+            }
+            node.handle_timeout(now);
+        });
     }
 
     /// Notes what is slept for, and returns for how long; `None`: nothing is due.
@@ -373,6 +438,11 @@ impl Handle {
         self.with_locked(|locked, now| work(&mut locked.node, now))
     }
 
+    /// [`Self::with`] for what is recorded.
+    fn with_journal<T>(&self, work: impl FnOnce(&mut Node, Option<&mut Journal>, Mono) -> T) -> T {
+        self.with_locked(|Locked { node, journal, .. }, now| work(node, journal.as_mut(), now))
+    }
+
     /// Runs `work` on the node; then, without the lock, wakes those for whom it changed something.
     fn with_locked<T>(&self, work: impl FnOnce(&mut Locked, Mono) -> T) -> T {
         let mut locked = self.lock();
@@ -383,7 +453,7 @@ impl Handle {
         let newest = locked.node.history().newest();
         let sooner =
             locked.node.poll_timeout().is_some_and(|due| locked.armed.is_none_or(|armed| due < armed));
-        let answers = locked.answers();
+        let answers = locked.answers(now);
         drop(locked);
         if sooner {
             self.0.sooner.notify_one();

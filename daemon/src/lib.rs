@@ -10,6 +10,7 @@ pub mod log;
 pub mod notify;
 mod outputs;
 pub mod page;
+pub mod records;
 pub mod rpc;
 pub mod simulate;
 pub mod source;

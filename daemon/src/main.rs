@@ -10,6 +10,7 @@ use gpuadmitd::{
     config::{Config, ConfigError},
     daemon::Daemon,
     log,
+    records::replay::{Policy, replay},
     source::nvml::child::{ChildOptions, child_main},
 };
 use tokio::{
@@ -24,11 +25,23 @@ const TASK_GRACE: Duration = Duration::from_millis(200);
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    if let Some(Role::NvmlChild { arguments }) = args.role {
-        return match ChildOptions::parse(arguments) {
-            Ok(options) => child_main(options),
-            Err(error) => refuse(&error.to_string()),
-        };
+    match args.role {
+        Some(Role::NvmlChild { arguments }) => {
+            return match ChildOptions::parse(arguments) {
+                Ok(options) => child_main(options),
+                Err(error) => refuse(&error.to_string()),
+            };
+        }
+        Some(Role::Replay { files, policy, json, examples }) => {
+            return match replayed(&files, &policy, json, examples) {
+                Ok(text) => {
+                    print!("{text}");
+                    ExitCode::SUCCESS
+                }
+                Err(error) => refuse(&format!("{error:#}")),
+            };
+        }
+        None => {}
     }
     let config = match configuration(&args) {
         Ok(config) => config,
@@ -50,6 +63,12 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// What a replay found, as it is printed.
+fn replayed(files: &[PathBuf], policy: &str, json: bool, examples: usize) -> anyhow::Result<String> {
+    let report = replay(files, &Policy::parse(policy)?, examples)?;
+    Ok(if json { serde_json::to_string(&report)? + "\n" } else { report.to_string() })
 }
 
 fn refuse(message: &str) -> ExitCode {

@@ -4,6 +4,7 @@
 use std::{io, path::Path, time::Duration};
 
 use gpuadmit_core::{
+    book::Learned,
     observation::{Observation, SourceHealth, SourceReport},
     units::Span,
 };
@@ -17,6 +18,7 @@ use crate::{
     config::{self, Config},
     handle::Handle,
     page::{self, Readers},
+    records::{self, Bounds, Recorder},
     state::{Found, State, Store},
 };
 
@@ -42,6 +44,7 @@ pub(crate) struct Outputs {
     page: Fares,
     state: Fares,
     store: Option<Store>,
+    recorder: Result<Recorder, Fares>,
     save_every: Duration,
 }
 
@@ -56,8 +59,9 @@ impl Outputs {
     ) -> Self {
         let page = start_page(config, readers, epoch, handle);
         let (store, state) = open_state(&config.state, simulated, handle);
+        let recorder = start_records(config, epoch, handle);
         let save_every = Duration::from_millis(config.state.interval_ms);
-        Self { handle: handle.clone(), page, state, store, save_every }
+        Self { handle: handle.clone(), page, state, store, recorder, save_every }
     }
 
     /// Saves and reports, for ever.
@@ -73,13 +77,19 @@ impl Outputs {
             }
             tell(&self.handle, "page", &self.page);
             tell(&self.handle, "state", &self.state);
+            tell(&self.handle, "records", &recorded_fares(&self.recorder));
         }
     }
 
-    /// Saves a last time, and closes the page.
+    /// Saves a last time, ends the records, and closes the page.
     pub(crate) async fn end(mut self) {
         self.handle.show_on(None);
         self.save().await;
+        self.handle.record_in(None);
+        if let Ok(recorder) = self.recorder {
+            // An error: the runtime is ending, and takes the writer with it.
+            let _ = spawn_blocking(move || recorder.end()).await;
+        }
     }
 
     async fn save(&mut self) {
@@ -145,6 +155,47 @@ fn open_state(config: &config::State, simulated: bool, handle: &Handle) -> (Opti
         }
     };
     (Some(store), fares)
+}
+
+fn start_records(config: &Config, epoch: u32, handle: &Handle) -> Result<Recorder, Fares> {
+    let records = &config.records;
+    if !records.enabled {
+        return Err(Fares::new(SourceHealth::Absent, "switched off (records.enabled)"));
+    }
+    let bounds = Bounds {
+        directory: records.path.clone(),
+        file_bytes: records.file_bytes,
+        files: usize::try_from(records.files).unwrap_or(usize::MAX),
+    };
+    let learned = Some(handle.learned()).filter(|learned| *learned != Learned::default());
+    match records::begin(bounds, config, epoch, learned) {
+        Ok((journal, recorder)) => {
+            handle.record_in(Some(journal));
+            Ok(recorder)
+        }
+        Err(error) => {
+            let detail = format!("cannot record into {}: {error}", records.path.display());
+            tracing::warn!("{detail}");
+            Err(Fares::new(SourceHealth::Failed, detail))
+        }
+    }
+}
+
+fn recorded_fares(recorder: &Result<Recorder, Fares>) -> Fares {
+    let fares = match recorder {
+        Ok(recorder) => recorder.fares(),
+        Err(fares) => return fares.clone(),
+    };
+    if let Some(error) = fares.failed {
+        return Fares::new(SourceHealth::Failed, format!("cannot write {}: {error}", fares.file));
+    }
+    match fares.lost {
+        0 => Fares::new(SourceHealth::Ok, format!("into {}", fares.file)),
+        lost => {
+            let detail = format!("into {}; {lost} lines lost: the disk is too slow", fares.file);
+            Fares::new(SourceHealth::Degraded, detail)
+        }
+    }
 }
 
 fn tell(handle: &Handle, name: &str, fares: &Fares) {

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fmt, ops::RangeInclusive};
 use gpuadmit_core::request::{MAX_COUNT, MAX_MODEL_BYTES, MAX_NAME_BYTES};
 use tracing_subscriber::EnvFilter;
 
-use super::{Admission, Config, Engine, Kernel, Limits, Nvml, Socket, State, Vllm};
+use super::{Admission, Config, Engine, Kernel, Limits, Nvml, Records, Socket, State, Vllm};
 use crate::source::vllm::address::Address;
 
 /// Most `[[engine]]` entries.
@@ -63,6 +63,7 @@ impl Config {
         found.vllm(&self.vllm);
         found.kernel(&self.kernel);
         found.state(&self.state);
+        found.records(&self.records);
         found.engines(&self.engine);
         super::tokens::check(self, &mut found);
         found.unless(
@@ -211,6 +212,12 @@ impl Found {
     fn state(&mut self, state: &State) {
         self.unless(state.path.is_absolute(), "state.path", &state.path, "an absolute path");
         self.range("state.interval_ms", state.interval_ms, 1_000..=DAY_MS);
+    }
+
+    fn records(&mut self, records: &Records) {
+        self.unless(records.path.is_absolute(), "records.path", &records.path, "an absolute path");
+        self.range("records.file_bytes", records.file_bytes, (1 << 16)..=(1 << 34));
+        self.range("records.files", records.files, 2..=10_000);
     }
 
     fn engines(&mut self, engines: &[Engine]) {

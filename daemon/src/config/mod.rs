@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 pub use self::{
     check::{Problem, Problems},
@@ -26,7 +26,7 @@ pub use self::{
 pub const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Everything the operator decides.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Whether decisions bind, for engines without a mode of their own.
@@ -59,6 +59,8 @@ pub struct Config {
     pub tokens: Tokens,
     /// What outlives the daemon.
     pub state: State,
+    /// Records of all decisions.
+    pub records: Records,
     /// Engines named by the operator, beside those found.
     pub engine: Vec<Engine>,
     /// Tokenizers named by the operator, beside those found.
@@ -68,7 +70,7 @@ pub struct Config {
 }
 
 /// Whether decisions bind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// Denials are denials.
@@ -79,7 +81,7 @@ pub enum Mode {
 }
 
 /// `[socket]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Socket {
     /// Absolute path of the Unix socket, at most 107 bytes. Not used where systemd passes a socket.
@@ -115,7 +117,7 @@ impl Socket {
 }
 
 /// `[limits]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
     /// Connections at once; one more is closed at once.
@@ -166,7 +168,7 @@ impl Limits {
 }
 
 /// `[admission]`.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Admission {
     /// Most of a pool that may be promised, share 0 to 1.
@@ -222,7 +224,7 @@ impl Default for Admission {
 }
 
 /// `[nvml]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Nvml {
     /// Whether devices are read at all.
@@ -250,7 +252,7 @@ impl Default for Nvml {
 }
 
 /// `[vllm]`.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Vllm {
     /// Whether engines are looked for among the processes.
@@ -281,7 +283,7 @@ impl Default for Vllm {
 }
 
 /// `[page]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Page {
     /// Whether headroom is shown in memory that callers may map, beside the socket.
@@ -295,7 +297,7 @@ impl Default for Page {
 }
 
 /// `[kernel]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Kernel {
     /// Whether the kernel is listened to at all.
@@ -324,7 +326,7 @@ impl Default for Host {
     fn default() -> Self {
         Self { enabled: true }
 /// `[state]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct State {
     /// Whether what was learned is kept for the next run.
@@ -341,8 +343,28 @@ impl Default for State {
     }
 }
 
+/// `[records]`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Records {
+    /// Whether every decision is recorded, with all that it rests on.
+    pub enabled: bool,
+    /// Absolute path of the directory to record into; its last part is made.
+    pub path: PathBuf,
+    /// A file that has become so large is followed by another one.
+    pub file_bytes: u64,
+    /// Files kept.
+    pub files: u32,
+}
+
+impl Default for Records {
+    fn default() -> Self {
+        Self { enabled: false, path: "/var/lib/gpuadmit/records".into(), file_bytes: 64 << 20, files: 16 }
+    }
+}
+
 /// `[[engine]]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Engine {
     /// Unique id.
@@ -359,7 +381,7 @@ pub struct Engine {
 }
 
 /// `[log]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Log {
     /// `error`, `warn`, `info`, `debug`, `trace`, or directives like `info,gpuadmitd::source=debug`.

@@ -1,9 +1,9 @@
 //! The tables that say who gets how much, and in which order.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// `[queue]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Queue {
     /// Requests that wait for room, per engine; 0: none waits.
@@ -21,7 +21,7 @@ impl Default for Queue {
 }
 
 /// `[class]`.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Class {
     /// Most of a pool that may be promised once an interactive request is admitted, share 0 to 1.
@@ -52,7 +52,7 @@ impl Default for Class {
 }
 
 /// `[tenant_default]`, and the limits in `[[tenant]]`.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TenantLimits {
     /// Whether none of its requests passes.
@@ -72,7 +72,7 @@ impl Default for TenantLimits {
 }
 
 /// `[[tenant]]`. What it does not say is as in `[tenant_default]`.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tenant {
     /// As callers name it; "" is those who name none.
