@@ -22,7 +22,7 @@ use gpuadmit_tests::{
 use gpuadmitd::{
     clock,
     config::Config,
-    handle::Handle,
+    handle::{Asked, Handle},
     records::{
         self, Bounds, Recorder,
         replay::{Policy, ReplayError, Report, replay},
@@ -280,6 +280,30 @@ fn learned_lengths_are_part_of_a_run() {
     recorder.end();
     let report = replayed(&files(folder.path()), &Policy::Recorded);
     assert_eq!((report.same, report.other_terms), (report.decisions, 0), "{report}");
+}
+
+#[tokio::test]
+async fn requests_that_waited_are_replayed_with_their_answers() {
+    let mut config = Config::default();
+    (config.admission.risk_standard, config.queue.time_ms) = (0.0, 10_000);
+    let recorded = Recorded::start(&config);
+    let handle = &recorded.handle;
+    ready_engine(handle);
+    let first = handle.admit(&request(800, Some(640))).unwrap(); // 90 of 100 blocks
+    let Verdict::Admit(first) = first.verdict else { panic!("denied") };
+    let patient = Request { wait: Duration::from_secs(5), ..request(400, Some(400)) };
+    let Asked::Later(granted) = handle.ask(&patient).unwrap() else { panic!("decided") };
+    let Asked::Later(left) = handle.ask(&patient).unwrap() else { panic!("decided") };
+    drop(left);
+    let completion = Completion { outcome: Outcome::NotSent, output_tokens: None, prompt_tokens: None };
+    let _ = handle.complete(Reference::Id(first.reservation), completion);
+    let granted = granted.await.unwrap();
+    assert!(matches!(granted.verdict, Verdict::Admit(_)), "{granted:?}");
+    let (_folder, files) = recorded.end();
+    let report = replayed(&files, &Policy::Recorded);
+    assert_eq!((report.decisions, report.same, report.other_terms), (2, 2, 0), "{report}");
+    let other = replayed(&files, &Policy::Forecast);
+    assert_eq!((other.decisions, other.not_followed), (2, 0), "{other}");
 }
 
 #[tokio::test]
