@@ -315,7 +315,7 @@ impl Default for Kernel {
 }
 
 /// `[host]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Host {
     /// Whether the host's memory and the states of engines' processes are looked at.
@@ -325,6 +325,9 @@ pub struct Host {
 impl Default for Host {
     fn default() -> Self {
         Self { enabled: true }
+    }
+}
+
 /// `[state]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
