@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use gpuadmit_core::{observation::ModelSource, request::MAX_MODEL_BYTES};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Config, check::Found};
 
@@ -11,7 +11,7 @@ use super::{Config, check::Found};
 const MAX_TOKENIZERS: usize = 64;
 
 /// `[tokens]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tokens {
     /// Whether texts are counted exactly where a decision depends on it.
@@ -33,7 +33,7 @@ impl Default for Tokens {
 }
 
 /// `[[tokenizer]]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tokenizer {
     /// Model name as clients send it.

@@ -8,7 +8,7 @@ use gpuadmit_core::{
     explain::{Peak, Terms},
     observation::{
         DeviceMemory, DeviceProcess, DeviceProcesses, DeviceReading, EngineFacts, EngineProcess,
-        EngineReading, ProcessRole, RankReading, ServedModel, SumCount,
+        EngineReading, ModelSource, ProcessRole, RankReading, ServedModel, SumCount,
     },
     units::{Blocks, Bytes, Mono, Span, Tokens},
 };
@@ -88,6 +88,18 @@ impl Wire for Arc<str> {
 }
 
 /// Nanoseconds.
+impl Wire for Arc<ModelSource> {
+    type Plain = PlainSource;
+
+    fn to_plain(&self) -> PlainSource {
+        self.as_ref().to_plain()
+    }
+
+    fn from_plain(plain: PlainSource) -> Self {
+        Self::new(ModelSource::from_plain(plain))
+    }
+}
+
 impl Wire for Duration {
     type Plain = u64;
 
@@ -204,7 +216,11 @@ structs! {
         engine: Arc<str>, address: Arc<str>, span: Span, version: Option<String>, version_known: bool,
         models: Vec<ServedModel>, adapters_at_runtime: bool, processes: Vec<EngineProcess>,
         block_size: Option<u64>, max_num_seqs: Option<u64>, max_num_batched_tokens: Option<u64>,
-        gpu_memory_utilization: Option<f64>, data_parallel_size: u32,
+        gpu_memory_utilization: Option<f64>, data_parallel_size: u32, model_source: Option<Arc<ModelSource>>,
+    }
+    PlainSource for ModelSource {
+        name: Arc<str>, folder: Option<Arc<str>>, caches: Vec<Arc<str>>, revision: Option<Arc<str>>,
+        chat_template: Option<Arc<str>>, root: Option<Arc<str>>,
     }
     PlainModel for ServedModel { name: Arc<str>, max_model_len: Option<Tokens> }
     PlainProcess for EngineProcess { pid: u32, start_ticks: u64, role: ProcessRole }
