@@ -16,8 +16,8 @@ use std::{
 };
 
 use gpuadmit_core::{
-    count::{Bounds, TextSize},
     book::Learned,
+    count::{Bounds, TextSize},
     event::Event,
     explain::Record,
     guard,

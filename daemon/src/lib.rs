@@ -15,5 +15,5 @@ pub mod rpc;
 pub mod simulate;
 pub mod source;
 pub mod sources;
-pub mod tokens;
 pub mod state;
+pub mod tokens;
