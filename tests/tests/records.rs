@@ -200,9 +200,10 @@ fn files_are_bounded_in_size_and_number_and_each_can_be_replayed_alone() {
         // A file ends with the line that makes it too large.
         assert!(fs::metadata(file).unwrap().len() < (1 << 16) + (1 << 14));
     }
-    let last = replayed(&files[2..], &Policy::Recorded);
-    assert_eq!(last.begins_later, 1);
-    assert!(last.decisions > 0);
+    // The newest file may have been begun only just; the one before it is full.
+    let alone = replayed(&files[1..2], &Policy::Recorded);
+    assert_eq!(alone.begins_later, 1);
+    assert!(alone.decisions > 0);
     let all = replayed(&files, &Policy::Recorded);
     assert_eq!(all.begins_later, 1, "one run, without its beginning");
 }

@@ -485,7 +485,7 @@ mod tests {
         let keys = tables.lines().filter(|line| !line.starts_with("# ") && !absent(line));
         let text: String = keys.map(|line| format!("{}\n", line.trim_start_matches('#'))).collect();
         assert_eq!(toml::from_str::<Config>(&text).unwrap(), Config::default());
-        assert_eq!(text.matches(" = ").count(), 56, "all 56 keys with a default are shown");
+        assert_eq!(text.matches(" = ").count(), 63, "all 63 keys with a default are shown");
     }
 
     #[test]
