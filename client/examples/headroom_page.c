@@ -29,7 +29,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "%s: %s\n", argv[2],
                 answer == GPUADMIT_STALE            ? "the page is stale"
                 : answer == GPUADMIT_UNKNOWN_ENGINE ? "no engine has this id"
-                                                    : "the page is being written");
+                                                    : "the page is being written without a pause");
         return 1;
     }
     printf("state %" PRIu64 "\n", engine.state);

@@ -31,7 +31,7 @@
 /* Answers beside 0. */
 #define GPUADMIT_STALE (-1)          /* the page must not be believed any more */
 #define GPUADMIT_UNKNOWN_ENGINE (-2) /* no engine has that id */
-#define GPUADMIT_BUSY (-3)           /* the writer stands still in the middle of a write */
+#define GPUADMIT_BUSY (-3)           /* a write began or ended at every try */
 
 enum { GPUADMIT_INTERACTIVE, GPUADMIT_STANDARD, GPUADMIT_BATCH };
 
@@ -64,15 +64,15 @@ struct gpuadmit_device {
     uint64_t reserved[8];
 };
 
-/* A sequence that is odd while the rest is written. */
+/* While the sequence is even the first copy is to be read, while it is odd the second. */
 struct gpuadmit_engine_slot {
     uint64_t sequence;
-    uint64_t words[sizeof(struct gpuadmit_engine) / 8];
+    uint64_t copies[2][sizeof(struct gpuadmit_engine) / 8];
 };
 
 struct gpuadmit_device_slot {
     uint64_t sequence;
-    uint64_t words[sizeof(struct gpuadmit_device) / 8];
+    uint64_t copies[2][sizeof(struct gpuadmit_device) / 8];
 };
 
 struct gpuadmit_page {
@@ -90,10 +90,10 @@ struct gpuadmit_page {
     struct gpuadmit_device_slot devices[GPUADMIT_PAGE_DEVICES];
 };
 
-/* The layout is the contract: 128 + 64 * 384 + 64 * 192 bytes. */
+/* The layout is the contract: 128 + 64 * 760 + 64 * 376 bytes. */
 typedef char gpuadmit_engine_has_47_words[sizeof(struct gpuadmit_engine) == 47 * 8 ? 1 : -1];
 typedef char gpuadmit_device_has_23_words[sizeof(struct gpuadmit_device) == 23 * 8 ? 1 : -1];
-typedef char gpuadmit_page_has_36992_bytes[sizeof(struct gpuadmit_page) == 36992 ? 1 : -1];
+typedef char gpuadmit_page_has_72832_bytes[sizeof(struct gpuadmit_page) == 72832 ? 1 : -1];
 
 /* Maps the page; NULL where there is none that may be read, or none of this version. */
 static inline struct gpuadmit_page *gpuadmit_page_open(const char *path) {
@@ -133,11 +133,10 @@ static inline int gpuadmit_page_fresh(const struct gpuadmit_page *page) {
 }
 
 /* Copies what was last written to a slot as a whole. */
-static inline int gpuadmit_slot_read(const uint64_t *sequence, const uint64_t *words, uint64_t *to, size_t count) {
+static inline int gpuadmit_slot_read(const uint64_t *sequence, const uint64_t *copies, uint64_t *to, size_t count) {
     for (int attempt = 0; attempt < GPUADMIT_PAGE_TRIES; attempt++) {
         uint64_t before = __atomic_load_n(sequence, __ATOMIC_ACQUIRE);
-        if (before % 2 != 0)
-            continue;
+        const uint64_t *words = before % 2 == 0 ? copies : copies + count;
         for (size_t word = 0; word < count; word++)
             to[word] = __atomic_load_n(&words[word], __ATOMIC_RELAXED);
         __atomic_thread_fence(__ATOMIC_ACQUIRE);
@@ -155,7 +154,7 @@ static inline int gpuadmit_page_engine(const struct gpuadmit_page *page, const c
     for (int slot = 0; slot < GPUADMIT_PAGE_ENGINES; slot++) {
         uint64_t words[sizeof(*engine) / 8];
         const struct gpuadmit_engine_slot *from = &page->engines[slot];
-        if (gpuadmit_slot_read(&from->sequence, from->words, words, sizeof(words) / 8) != 0)
+        if (gpuadmit_slot_read(&from->sequence, &from->copies[0][0], words, sizeof(words) / 8) != 0)
             return GPUADMIT_BUSY;
         memcpy(engine, words, sizeof(*engine));
         if (engine->id[0] != 0 && strncmp(engine->id, id, sizeof(engine->id)) == 0)

@@ -63,8 +63,8 @@ pub enum PageError {
     /// The page has no such engine.
     #[error("no engine has the id {0:?}")]
     UnknownEngine(String),
-    /// The slot was being written at every try: the daemon stands still in the middle of a write.
-    #[error("the page is being written and the writer does not go on")]
+    /// A write began or ended at every try: more writes than a daemon makes.
+    #[error("the page is being written without a pause")]
     Busy,
 }
 

@@ -4,9 +4,11 @@
 //! The layout is fixed: [`Page`] for version [`VERSION`], all of it native 64-bit words; `gpuadmit_page.h` of the client
 //! says the same in C. A later version only uses words that were reserved, or has another number.
 //!
-//! Each slot is a seqlock (Boehm, "Can Seqlocks Get Along With Programming Language Memory Models?", 2012): its sequence
-//! is odd while it is written, and a reader takes what it read only when the sequence was even and the same before and
-//! after. There is one writer. Readers never write, so a reader can neither delay the writer nor another reader.
+//! Each slot is a seqlock over two copies (the kernel's `seqcount_latch_t`; for the memory order see Boehm, "Can Seqlocks
+//! Get Along With Programming Language Memory Models?", 2012). While the sequence is even readers take the first copy and
+//! while it is odd the second, and the writer writes the other one; a reader takes what it read only when the sequence was
+//! the same before and after. There is one writer. Readers never write, so they delay nobody, and a writer that stands
+//! still in the middle of a write delays no reader.
 
 use std::sync::atomic::{
     AtomicU64,
@@ -28,8 +30,7 @@ pub const ENGINE_ID_WORDS: usize = 16;
 pub const DEVICE_ID_WORDS: usize = 12;
 /// A figure that is not known. Headroom has a flag of its own, so that nobody takes this for plenty.
 pub const UNKNOWN: u64 = u64::MAX;
-/// Times that a reader tries a slot that is being written. A write takes well below a microsecond; a writer that is
-/// descheduled in the middle of one is not waited for.
+/// Times that a reader tries: each fails only when a write began or ended meanwhile.
 const TRIES: usize = 1000;
 
 /// The page.
@@ -70,22 +71,24 @@ pub struct Header {
     pub reserved: [AtomicU64; 7],
 }
 
-/// Words of an engine's slot behind its sequence.
+/// Words of an engine's figures.
 pub const ENGINE_WORDS: usize = 47;
-/// Words of a device's slot behind its sequence.
+/// Words of a device's figures.
 pub const DEVICE_WORDS: usize = 23;
 
-/// A seqlock over `WORDS` words.
+/// `WORDS` words that are read and written as a whole.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Slot<const WORDS: usize> {
     sequence: AtomicU64,
-    words: [AtomicU64; WORDS],
+    first: [AtomicU64; WORDS],
+    second: [AtomicU64; WORDS],
 }
 
 impl<const WORDS: usize> Default for Slot<WORDS> {
     fn default() -> Self {
-        Self { sequence: AtomicU64::new(0), words: [const { AtomicU64::new(0) }; WORDS] }
+        let (first, second) = ([const { AtomicU64::new(0) }; WORDS], [const { AtomicU64::new(0) }; WORDS]);
+        Self { sequence: AtomicU64::new(0), first, second }
     }
 }
 
@@ -93,28 +96,31 @@ impl<const WORDS: usize> Slot<WORDS> {
     /// Writes `words`. There must be one writer only.
     pub fn write(&self, words: &[u64; WORDS]) {
         let sequence = self.sequence.load(Relaxed);
-        self.sequence.store(sequence.wrapping_add(1), Relaxed);
-        fence(Release);
-        for (shared, word) in self.words.iter().zip(words) {
-            shared.store(*word, Relaxed);
-        }
-        self.sequence.store(sequence.wrapping_add(2), Release);
+        self.turn(sequence.wrapping_add(1));
+        store(&self.first, words);
+        self.turn(sequence.wrapping_add(2));
+        store(&self.second, words);
     }
 
-    /// What was last written as a whole; `None` when it was being written at every try.
+    /// Sends readers to the other copy: what was written to it is seen before, what comes is written after.
+    fn turn(&self, sequence: u64) {
+        self.sequence.store(sequence, Release);
+        fence(Release);
+    }
+
+    /// What was last written as a whole; `None` when a write began or ended at every try.
     #[must_use]
     pub fn read(&self) -> Option<[u64; WORDS]> {
         let mut words = [0; WORDS];
         for _ in 0..TRIES {
             let sequence = self.sequence.load(Acquire);
-            if sequence.is_multiple_of(2) {
-                for (word, shared) in words.iter_mut().zip(&self.words) {
-                    *word = shared.load(Relaxed);
-                }
-                fence(Acquire);
-                if self.sequence.load(Relaxed) == sequence {
-                    return Some(words);
-                }
+            let copy = if sequence.is_multiple_of(2) { &self.first } else { &self.second };
+            for (word, shared) in words.iter_mut().zip(copy) {
+                *word = shared.load(Relaxed);
+            }
+            fence(Acquire);
+            if self.sequence.load(Relaxed) == sequence {
+                return Some(words);
             }
             std::hint::spin_loop();
         }
@@ -124,7 +130,13 @@ impl<const WORDS: usize> Slot<WORDS> {
     /// One word, which may be newer or older than the others: to look for a slot before reading it.
     #[must_use]
     pub fn peek(&self, word: usize) -> u64 {
-        self.words.get(word).map_or(0, |word| word.load(Relaxed))
+        self.first.get(word).map_or(0, |word| word.load(Relaxed))
+    }
+}
+
+fn store<const WORDS: usize>(copy: &[AtomicU64; WORDS], words: &[u64; WORDS]) {
+    for (shared, word) in copy.iter().zip(words) {
+        shared.store(*word, Relaxed);
     }
 }
 
@@ -279,9 +291,9 @@ mod tests {
     #[test]
     fn the_layout_is_what_the_c_header_says() {
         assert_eq!(size_of::<Header>(), 128);
-        assert_eq!(size_of::<Slot<ENGINE_WORDS>>(), 384);
-        assert_eq!(size_of::<Slot<DEVICE_WORDS>>(), 192);
-        assert_eq!(size_of::<Page>(), 128 + 64 * 384 + 64 * 192);
+        assert_eq!(size_of::<Slot<ENGINE_WORDS>>(), 760); // (1 + 2 × 47) words
+        assert_eq!(size_of::<Slot<DEVICE_WORDS>>(), 376); // (1 + 2 × 23) words
+        assert_eq!(size_of::<Page>(), 128 + 64 * 760 + 64 * 376);
         assert_eq!(std::mem::offset_of!(Page, engines), 128);
     }
 
@@ -319,12 +331,18 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_is_being_written_is_not_believed() {
+    fn a_writer_that_stands_still_leaves_what_was_written_before_or_after() {
         let slot = Slot::<2>::default();
         assert_eq!(slot.read(), Some([0, 0]));
         slot.write(&[8, 9]);
         assert_eq!(slot.read(), Some([8, 9]));
-        slot.sequence.store(3, Relaxed);
-        assert_eq!(slot.read(), None);
+        // It stands still with half of the first copy written, and then of the second.
+        slot.turn(3);
+        slot.first[0].store(10, Relaxed);
+        assert_eq!(slot.read(), Some([8, 9]));
+        slot.first[1].store(11, Relaxed);
+        slot.turn(4);
+        slot.second[0].store(10, Relaxed);
+        assert_eq!(slot.read(), Some([10, 11]));
     }
 }
