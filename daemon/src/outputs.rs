@@ -94,7 +94,8 @@ impl Outputs {
 
     async fn save(&mut self) {
         let Some(store) = self.store.clone() else { return };
-        let state = State { lengths: Some(self.handle.learned().into()) };
+        let (lengths, guards) = (self.handle.learned().into(), self.handle.keep_guards().into());
+        let state = State { lengths: Some(lengths), guards: Some(guards) };
         let file = store.file().to_owned();
         let saved = spawn_blocking(move || store.save(state)).await.unwrap_or_else(|error| Err(error.into()));
         self.state = saved_fares(&file, saved);
@@ -139,10 +140,13 @@ fn open_state(config: &config::State, simulated: bool, handle: &Handle) -> (Opti
     };
     let fares = match store.load() {
         Found::State(state, written) => {
+            let age = clock::now().since(written.to_mono());
             if let Some(lengths) = state.lengths {
                 handle.take_up(lengths.into());
             }
-            let age = clock::now().since(written.to_mono());
+            if let Some(guards) = state.guards {
+                handle.take_up_guards(guards.after(age));
+            }
             let detail = format!("taken up from {}, {} s old", store.file().display(), age.as_secs());
             Fares::new(SourceHealth::Ok, detail)
         }

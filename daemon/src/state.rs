@@ -4,6 +4,7 @@
 //! as if there had been none. Each section is optional, so that one can be added or left out alone; sections of a newer
 //! daemon are ignored.
 
+mod guards;
 mod lengths;
 mod moment;
 
@@ -16,7 +17,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-pub use self::{lengths::Lengths, moment::Moment};
+pub use self::{guards::Guards, lengths::Lengths, moment::Moment};
 use crate::config::read_bounded;
 
 /// What the file says it is.
@@ -35,6 +36,9 @@ pub struct State {
     /// How long outputs get.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lengths: Option<Lengths>,
+    /// Prompt sizes that have ended engines.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guards: Option<Guards>,
 }
 
 /// The file: what it is, when it was written, and the sections.

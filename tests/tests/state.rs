@@ -8,6 +8,7 @@ use std::{
 };
 
 use gpuadmit_core::{
+    guard::{Held, Kept, SizeClass},
     observation::SourceHealth,
     request::{Completion, Outcome, Reference},
     snapshot::SourceSnapshot,
@@ -72,6 +73,29 @@ async fn what_was_learned_survives_a_restart() {
     let second = Served::start(kept_in(folder.path()));
     assert_eq!(second.handle.learned(), learned);
     assert!(fares(&second).await.detail.starts_with("taken up from "));
+}
+
+#[tokio::test]
+async fn a_learned_guard_survives_a_restart() {
+    let folder = tempdir().unwrap();
+    let held = Held {
+        engine: "e".into(),
+        size: SizeClass::of(Tokens(30_000)),
+        deaths: 2,
+        configuration: "c".into(),
+        left: Duration::from_hours(20),
+        probe_in: Duration::from_hours(1),
+        pause: Duration::from_hours(1),
+    };
+    let first = Served::start(kept_in(folder.path()));
+    first.handle.take_up_guards(Kept { held: vec![held.clone()], suspected: Vec::new() });
+    first.stop().await;
+    let second = Served::start(kept_in(folder.path()));
+    let kept = second.handle.keep_guards().held;
+    assert_eq!(kept.len(), 1);
+    assert_eq!((&kept[0].engine, kept[0].size, kept[0].deaths), (&held.engine, held.size, 2));
+    // Time runs on while nobody is there; not an hour passes in this test.
+    assert!((Duration::from_hours(19)..Duration::from_hours(20)).contains(&kept[0].left), "{kept:?}");
 }
 
 #[tokio::test]
