@@ -1,11 +1,12 @@
 //! Facts in a line.
 
 use gpuadmit_core::{
+    host::{HostFact, ProcessState, Scheduled},
     observation::{
-        DeviceProcesses, DeviceReading, EngineFacts, EngineReading, Observation, OomScope, ProcessChange,
-        ProcessEvent, ScrapeFailure, Sender,
+        DeviceEvent, DeviceProcesses, DeviceReading, EngineFacts, EngineReading, Observation, OomScope,
+        ProcessChange, ProcessEvent, ScrapeFailure, Sender,
     },
-    units::Span,
+    units::{Bytes, Span},
 };
 use serde::{Deserialize, Serialize};
 
@@ -40,8 +41,27 @@ pub(crate) enum Fact {
         watched: bool,
         what: Changed,
     },
-    /// A fact of a kind that is not recorded, which few decisions rest on.
-    Other {},
+    /// Process id, start time, and number of the state.
+    States {
+        span: (u64, u64),
+        states: Vec<(u32, u64, u8)>,
+    },
+    DeviceEvent {
+        uuid: String,
+        span: (u64, u64),
+        what: Happened,
+    },
+}
+
+/// What happened to a device.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Happened {
+    Xid(u64),
+    EccUncorrected,
+    Lost,
+    Hung,
+    Recovered,
 }
 
 /// How a scrape failed.
@@ -63,9 +83,7 @@ pub(crate) enum Changed {
     Exit { code: Option<i32>, signal: Option<i32> },
     Signal { number: i32, code: i32, pid: u32, comm: String, kernel: bool },
     OomVictim { cgroup: Option<String>, machine: bool },
-    ScoreAdjusted { from: Option<i32>, to: i32 },
-    Forked { child: u32, start_ticks: Option<u64> },
-    Exec,
+    AllocationFailed { requested: Option<u64> },
 }
 
 impl Fact {
@@ -84,22 +102,29 @@ impl Fact {
             }
             Observation::Device(reading) => Self::Device(reading.to_plain()),
             Observation::DeviceProcesses(listed) => Self::DeviceProcesses(listed.to_plain()),
-            Observation::Process(event) => Self::process(event),
-            Observation::DeviceEvent { .. } | Observation::Host(_) => Self::Other {},
-            Observation::Source(_) => return None,
+            Observation::Process(event) => return Self::process(event),
+            Observation::Host(HostFact::Processes { span, states }) => {
+                let plain = |one: &ProcessState| (one.pid, one.start_ticks, number(one.state));
+                Self::States { span: span.to_plain(), states: states.iter().map(plain).collect() }
+            }
+            Observation::DeviceEvent { uuid, span, event } => {
+                Self::DeviceEvent { uuid: uuid.to_plain(), span: span.to_plain(), what: Happened::of(event)? }
+            }
+            // Told to operators; no decision rests on them.
+            Observation::Host(_) | Observation::Source(_) => return None,
         })
     }
 
-    fn process(event: &ProcessEvent) -> Self {
-        let Some(what) = Changed::of(&event.what) else { return Self::Other {} };
+    fn process(event: &ProcessEvent) -> Option<Self> {
+        let what = Changed::of(&event.what)?;
         let ProcessEvent { span, pid, start_ticks, comm, watched, .. } = event;
         let (span, comm) = (span.to_plain(), comm.to_string());
-        Self::Process { span, pid: *pid, start_ticks: *start_ticks, comm, watched: *watched, what }
+        Some(Self::Process { span, pid: *pid, start_ticks: *start_ticks, comm, watched: *watched, what })
     }
 
-    /// The observation; `None`: its kind was not recorded.
-    pub(crate) fn observation(self) -> Option<Observation> {
-        Some(match self {
+    /// The observation.
+    pub(crate) fn observation(self) -> Observation {
+        match self {
             Self::Engine(facts) => Observation::Engine(Box::new(EngineFacts::from_plain(facts))),
             Self::Gone { engine, span, evidence } => {
                 Observation::EngineGone { engine: engine.into(), span: Span::from_plain(span), evidence }
@@ -122,8 +147,21 @@ impl Fact {
                 let event = ProcessEvent { span, pid, start_ticks, comm, watched, what: what.into() };
                 Observation::Process(Box::new(event))
             }
-            Self::Other {} => return None,
-        })
+            Self::States { span, states } => {
+                let state = |(pid, start_ticks, number): (u32, u64, u8)| ProcessState {
+                    pid,
+                    start_ticks,
+                    state: scheduled(number),
+                };
+                let states = states.into_iter().map(state).collect();
+                Observation::Host(HostFact::Processes { span: Span::from_plain(span), states })
+            }
+            Self::DeviceEvent { uuid, span, what } => Observation::DeviceEvent {
+                uuid: uuid.into(),
+                span: Span::from_plain(span),
+                event: what.into(),
+            },
+        }
     }
 }
 
@@ -145,12 +183,14 @@ impl Changed {
                     _ => None,
                 },
             },
-            ProcessChange::OomScoreAdjusted { from, to } => Self::ScoreAdjusted { from: *from, to: *to },
-            ProcessChange::Forked { child, child_start_ticks } => {
-                Self::Forked { child: *child, start_ticks: *child_start_ticks }
+            ProcessChange::AllocationFailed { requested, .. } => {
+                Self::AllocationFailed { requested: requested.map(|bytes| bytes.0) }
             }
-            ProcessChange::Exec => Self::Exec,
-            ProcessChange::AllocationFailed { .. } | ProcessChange::Allocated { .. } => return None,
+            // Told to operators, or to the source that watches; no decision rests on them.
+            ProcessChange::OomScoreAdjusted { .. }
+            | ProcessChange::Forked { .. }
+            | ProcessChange::Exec
+            | ProcessChange::Allocated { .. } => return None,
         })
     }
 }
@@ -166,10 +206,54 @@ impl From<Changed> for ProcessChange {
                 let cgroup = cgroup.map(|path| OomScope::Cgroup(path.into()));
                 Self::OomVictim { rss: None, scope: cgroup.or(machine.then_some(OomScope::Machine)) }
             }
-            Changed::ScoreAdjusted { from, to } => Self::OomScoreAdjusted { from, to },
-            Changed::Forked { child, start_ticks } => Self::Forked { child, child_start_ticks: start_ticks },
-            Changed::Exec => Self::Exec,
+            // The call's name is for a sentence alone, and not recorded.
+            Changed::AllocationFailed { requested } => {
+                Self::AllocationFailed { requested: requested.map(Bytes), call: "a call" }
+            }
         }
+    }
+}
+
+impl Happened {
+    fn of(event: &DeviceEvent) -> Option<Self> {
+        Some(match event {
+            DeviceEvent::Xid { code } => Self::Xid(*code),
+            DeviceEvent::EccUncorrected => Self::EccUncorrected,
+            DeviceEvent::Lost => Self::Lost,
+            DeviceEvent::Hung => Self::Hung,
+            DeviceEvent::Recovered => Self::Recovered,
+            DeviceEvent::EccCorrected => return None,
+        })
+    }
+}
+
+impl From<Happened> for DeviceEvent {
+    fn from(from: Happened) -> Self {
+        match from {
+            Happened::Xid(code) => Self::Xid { code },
+            Happened::EccUncorrected => Self::EccUncorrected,
+            Happened::Lost => Self::Lost,
+            Happened::Hung => Self::Hung,
+            Happened::Recovered => Self::Recovered,
+        }
+    }
+}
+
+const fn number(state: Scheduled) -> u8 {
+    match state {
+        Scheduled::Normal => 0,
+        Scheduled::Uninterruptible => 1,
+        Scheduled::Stopped => 2,
+        Scheduled::Ending => 3,
+    }
+}
+
+const fn scheduled(number: u8) -> Scheduled {
+    match number {
+        1 => Scheduled::Uninterruptible,
+        2 => Scheduled::Stopped,
+        3 => Scheduled::Ending,
+        _ => Scheduled::Normal,
     }
 }
 

@@ -35,8 +35,6 @@ pub struct Report {
     pub not_followed: u64,
     /// Lines that were lost when they were recorded.
     pub lost_lines: u64,
-    /// Facts of kinds that are not recorded.
-    pub unrecorded_facts: u64,
     /// The first decisions that differ.
     pub examples: Vec<Change>,
     #[serde(skip)]
@@ -148,7 +146,6 @@ impl fmt::Display for Report {
         row(f, self.not_followed, "admissions that this policy could not follow: later ones rest on less")?;
         row(f, self.begins_later, "runs without their beginning: what was admitted before counts as bypass")?;
         row(f, self.lost_lines, "lines lost when they were recorded")?;
-        row(f, self.unrecorded_facts, "facts of kinds that are not recorded")?;
         for Change { at_ns, model, request_id, recorded, replayed } in &self.examples {
             let id = request_id.as_deref().unwrap_or("-");
             writeln!(f, "{:>10.3} s  {model:?} {id:?}: {recorded}, now {replayed}", seconds(*at_ns))?;

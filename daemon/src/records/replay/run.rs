@@ -58,10 +58,7 @@ impl Run {
     pub(super) fn take(&mut self, line: Line, report: &mut Report) {
         let now = Mono(line.at_ns);
         match line.input {
-            Input::Fact(fact) => match fact.observation() {
-                Some(observation) => self.node.observe(now, observation),
-                None => report.unrecorded_facts += 1,
-            },
+            Input::Fact(fact) => self.node.observe(now, fact.observation()),
             Input::Admit(admit) => self.admit(now, admit, report),
             Input::Answer { ticket, decision } => self.answer(now, ticket, &decision, report),
             Input::Cancel { ticket } => {
