@@ -42,11 +42,7 @@ const ASKS_KEPT: u64 = 1024;
 /// What is asked of one engine.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
-    /// Block-tokens asked per second: blocks times the tokens during which they are held. At the measured token rate
-    /// they become block-seconds; that rate may be known only later.
-    occupancy: Flow,
-    /// Prompt tokens asked per second.
-    prompts: Flow,
+    flow: Flow,
     window: Window,
     /// Fingerprints of request ids already counted.
     ids: Vec<u64>,
@@ -62,8 +58,7 @@ pub(crate) struct Asked {
 impl Default for Asked {
     fn default() -> Self {
         Self {
-            occupancy: Flow::default(),
-            prompts: Flow::default(),
+            flow: Flow::default(),
             window: Window::default(),
             ids: vec![0; usize::try_from(ASKS_KEPT).unwrap_or_default()],
             crossed: None,
@@ -92,8 +87,8 @@ impl Asked {
         if fingerprint.is_some_and(|fingerprint| self.known(fingerprint)) {
             return;
         }
-        self.occupancy.add(now, block_tokens(&weighed.footprint, need.most));
-        self.prompts.add(now, real(need.prompt.0));
+        let prompt = real(need.prompt.0);
+        self.flow.add(now, Asks { block_tokens: block_tokens(&weighed.footprint, need.most), prompt });
     }
 
     /// Whether an ask with this fingerprint was counted; it is from now on.
@@ -164,14 +159,14 @@ impl Engine {
         let limit = limits.sum::<Option<Blocks>>().filter(|limit| *limit > Blocks::ZERO)?;
         let weight = mean(self.pools.iter().map(crate::pool::Pool::weight))?;
         let bypass: f64 = self.pools.iter().map(|pool| pool.other(now, || 1.0).mean).sum();
-        let asked = weight * self.asked.occupancy.get(now) / rate.max(f64::MIN_POSITIVE);
+        let asked = weight * self.asked.flow.get(now).block_tokens / rate.max(f64::MIN_POSITIVE);
         Some((asked + bypass) / real(limit.0)).filter(|ratio| ratio.is_finite())
     }
 
     /// Seconds of prefill asked for in a second, over all ranks.
     fn prefill_demand(&self, now: Mono) -> Option<f64> {
         let rates: f64 = self.pools.iter().filter_map(|pool| pool.prefill.rate()).sum();
-        Some(self.asked.prompts.get(now) / rates).filter(|ratio| ratio.is_finite())
+        Some(self.asked.flow.get(now).prompt / rates).filter(|ratio| ratio.is_finite())
     }
 
     /// Time passes: whether demand is too high, when that has changed, and one sentence.
@@ -209,21 +204,37 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     (count > 0).then(|| sum / f64::from(count))
 }
 
-/// A sum per second that forgets.
+/// What is asked for, or that per second.
+#[derive(Clone, Copy, Debug, Default)]
+struct Asks {
+    /// Blocks times the tokens during which they are held. At the measured token rate they become block-seconds; that
+    /// rate may be known only later.
+    block_tokens: f64,
+    /// Prompt tokens.
+    prompt: f64,
+}
+
+/// What is asked for per second; it forgets.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flow {
-    /// Per second, at `last`.
-    rate: f64,
+    /// At `last`.
+    rate: Asks,
     last: Mono,
 }
 
 impl Flow {
-    fn get(&self, now: Mono) -> f64 {
-        self.rate * (-now.since(self.last).as_secs_f64() / MEMORY.as_secs_f64()).exp()
+    fn get(&self, now: Mono) -> Asks {
+        let kept = (-now.since(self.last).as_secs_f64() / MEMORY.as_secs_f64()).exp();
+        Asks { block_tokens: self.rate.block_tokens * kept, prompt: self.rate.prompt * kept }
     }
 
-    fn add(&mut self, now: Mono, amount: f64) {
-        self.rate = self.get(now) + amount / MEMORY.as_secs_f64();
+    fn add(&mut self, now: Mono, asks: Asks) {
+        let Asks { block_tokens, prompt } = self.get(now);
+        let seconds = MEMORY.as_secs_f64();
+        self.rate = Asks {
+            block_tokens: block_tokens + asks.block_tokens / seconds,
+            prompt: prompt + asks.prompt / seconds,
+        };
         self.last = now;
     }
 }
@@ -307,10 +318,11 @@ mod tests {
     fn a_steady_flow_is_its_rate() {
         let mut flow = Flow::default();
         for tick in 0..3000_u32 {
-            flow.add(at(f64::from(tick) * 0.1), 4.0); // 40 a second
+            flow.add(at(f64::from(tick) * 0.1), Asks { block_tokens: 8.0, prompt: 4.0 });
         }
-        assert!((flow.get(at(300.0)) - 40.0).abs() < 0.5, "{}", flow.get(at(300.0)));
-        assert!(flow.get(at(600.0)) < 0.01);
+        let Asks { block_tokens, prompt } = flow.get(at(300.0));
+        assert!((prompt - 40.0).abs() < 0.5 && (block_tokens - 80.0).abs() < 1.0, "{prompt} {block_tokens}");
+        assert!(flow.get(at(600.0)).prompt < 0.01);
     }
 
     #[test]
