@@ -73,6 +73,8 @@ pub struct Header {
 
 /// Words of an engine's figures.
 pub const ENGINE_WORDS: usize = 47;
+/// Of those, in use; the others are reserved.
+pub const ENGINE_USED: usize = 36;
 /// Words of a device's figures.
 pub const DEVICE_WORDS: usize = 23;
 
@@ -108,10 +110,11 @@ impl<const WORDS: usize> Slot<WORDS> {
         fence(Release);
     }
 
-    /// What was last written as a whole; `None` when a write began or ended at every try.
+    /// The first words of what was last written as a whole; `None` when a write began or ended at every try.
     #[must_use]
-    pub fn read(&self) -> Option<[u64; WORDS]> {
-        let mut words = [0; WORDS];
+    #[inline]
+    pub fn read<const FIRST: usize>(&self) -> Option<[u64; FIRST]> {
+        let mut words = [0; FIRST];
         for _ in 0..TRIES {
             let sequence = self.sequence.load(Acquire);
             let copy = if sequence.is_multiple_of(2) { &self.first } else { &self.second };
@@ -231,13 +234,14 @@ impl EngineFigures {
         words
     }
 
-    /// From words of a slot; `None` for an unused one.
+    /// From the words of a slot that are in use; `None` for an unused one.
     #[must_use]
-    pub fn from_words(words: &[u64; ENGINE_WORDS]) -> Option<Self> {
+    #[inline]
+    pub fn from_words(words: &[u64; ENGINE_USED]) -> Option<Self> {
         let (id, rest) = words.split_first_chunk::<ENGINE_ID_WORDS>()?;
         let ([state, headroom_known, read_at_ns, written_at_ns], rest) = rest.split_first_chunk::<4>()?;
         let (rooms, rest) = rest.split_first_chunk::<12>()?;
-        let ([reservations, admitted, denied, demand_permille], _reserved) = rest.split_first_chunk::<4>()?;
+        let ([reservations, admitted, denied, demand_permille], _) = rest.split_first_chunk::<4>()?;
         let mut classes = [ClassRoom::default(); 3];
         for (class, room) in classes.iter_mut().zip(rooms.as_chunks::<4>().0) {
             let [blocks, blocks_lower, tokens, tokens_lower] = *room;
@@ -272,6 +276,7 @@ impl DeviceFigures {
 
     /// From words of a slot; `None` for an unused one.
     #[must_use]
+    #[inline]
     pub fn from_words(words: &[u64; DEVICE_WORDS]) -> Option<Self> {
         let (uuid, rest) = words.split_first_chunk::<DEVICE_ID_WORDS>()?;
         let ([free_bytes, total_bytes, read_at_ns], _reserved) = rest.split_first_chunk::<3>()?;
@@ -317,8 +322,10 @@ mod tests {
             denied: 7,
             demand_permille: UNKNOWN,
         };
-        assert_eq!(EngineFigures::from_words(&figures.to_words()), Some(figures));
-        assert_eq!(EngineFigures::from_words(&[0; ENGINE_WORDS]), None);
+        let slot = Slot::default();
+        assert_eq!(slot.read().and_then(|words| EngineFigures::from_words(&words)), None);
+        slot.write(&figures.to_words());
+        assert_eq!(slot.read().and_then(|words| EngineFigures::from_words(&words)), Some(figures));
         let device = DeviceFigures { uuid: pack("GPU-1"), free_bytes: 1, total_bytes: 2, read_at_ns: 3 };
         assert_eq!(DeviceFigures::from_words(&device.to_words()), Some(device));
     }

@@ -205,7 +205,7 @@ fn no_read_is_torn() {
         });
         let (mut reads, mut newest) = (0_u64, 0);
         while !done.load(Relaxed) {
-            let Some(words) = slot.read() else { continue };
+            let Some(words) = slot.read::<ENGINE_WORDS>() else { continue };
             assert!(words.iter().all(|word| *word == words[0]), "torn: {words:?}");
             assert!(words[0] >= newest, "{} after {newest}", words[0]);
             newest = words[0];
