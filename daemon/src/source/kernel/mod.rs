@@ -23,6 +23,7 @@ pub mod record;
 mod report;
 pub mod rights;
 mod shared;
+mod trim;
 pub mod watch;
 pub mod xid;
 

@@ -152,8 +152,7 @@ pub fn start(object: &Path, description: &Description) -> Result<(Programs, Watc
     let layout = find(description)?;
     allow_locked_memory();
     let words = layout.offsets.words();
-    // The loader would read the kernel's types as well, some ten megabytes that only programs with types of their own need.
-    let loaded = EbpfLoader::new().btf(None).override_global(OFFSETS_VARIABLE, &words[..], true).load(&bytes);
+    let loaded = EbpfLoader::new().override_global(OFFSETS_VARIABLE, &words[..], true).load(&bytes);
     let mut ebpf = loaded.map_err(|error: EbpfError| ProgramsError::Load(Message::of(&error)))?;
     let map = |ebpf: &mut Ebpf, name: &str| {
         let missing = || ProgramsError::Load(Message(format!("there is no map {name}")));

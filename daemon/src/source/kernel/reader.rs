@@ -24,6 +24,7 @@ use super::{
     record::{self, Told},
     report::{Coverage, Reporter},
     shared::{Shared, between, oom_score_adj},
+    trim,
     watch::WatchSet,
     xid::{Way, Xids},
 };
@@ -204,7 +205,10 @@ fn load(options: &Options) -> Result<(Programs, programs::Watched), String> {
             |path| format!("there is no file {}", path.display()),
         ));
     };
-    programs::start(&object, &options.description).map_err(|error| error.to_string())
+    let started = programs::start(&object, &options.description).map_err(|error| error.to_string());
+    // The kernel's types were read for it, twice over: some ten megabytes that are needed no more.
+    trim::give_back();
+    started
 }
 
 fn page_bytes() -> u64 {
