@@ -323,29 +323,43 @@ fn headroom_of(pool: &Pool, blocks: Blocks, age: Duration, now: Mono) -> Headroo
     Headroom { blocks, blocks_lower, tokens, tokens_lower, age }
 }
 
-/// Headroom of an engine for requests of `class`; at its best rank. `None`: the pool or its use is unknown. A closed
-/// engine has none.
+/// Headroom of an engine for requests of `class`.
 pub(crate) fn headroom(engine: &Engine, now: Mono, settings: &Settings, class: Class) -> Option<Headroom> {
-    let sigmas = sigmas(settings.risk.of(class));
-    let pools = engine.pools.iter().enumerate();
-    let rooms = pools.filter_map(|(index, pool)| {
-        let terms = pool.terms(now, engine.ledger.sums(index), None, settings);
-        terms.reported?;
-        let limit = terms.limit?;
-        let worst = limit.saturating_sub(terms.committed());
-        let tightest = if sigmas.is_infinite() {
-            Blocks::ZERO
-        } else {
-            let other = pool.other(now, || HEADROOM_LIFE);
-            let tightest = engine.ledger.forecast(index).tightest(None, pool.weight(), &other, sigmas);
-            limit.saturating_sub(Blocks(count_up(tightest.mean + tightest.spread)))
-        };
-        Some((worst.max(tightest).saturating_sub(pool.kept_from(class, settings)), pool, terms.age?))
-    });
-    let (blocks, pool, age) = rooms.max_by_key(|(room, ..)| *room)?;
+    let [headroom] = headrooms(engine, now, settings, [class]);
+    headroom
+}
+
+/// Headroom of an engine for requests of each class; at its best rank. `None`: the pool or its use is unknown. A closed
+/// engine has none.
+pub(crate) fn headrooms<const N: usize>(
+    engine: &Engine,
+    now: Mono,
+    settings: &Settings,
+    classes: [Class; N],
+) -> [Option<Headroom>; N] {
     let open = matches!(engine.live.gate(now), Gate::Open);
-    let blocks = if open { blocks } else { Blocks::ZERO };
-    Some(headroom_of(pool, blocks, age, now))
+    let mut best: [Option<(Blocks, &Pool, Duration)>; N] = [None; N];
+    for (index, pool) in engine.pools.iter().enumerate() {
+        let terms = pool.terms(now, engine.ledger.sums(index), None, settings);
+        let (Some(_), Some(limit), Some(age)) = (terms.reported, terms.limit, terms.age) else { continue };
+        let worst = limit.saturating_sub(terms.committed());
+        // Where no risk is accepted these are infinite, and the worst case alone is left.
+        let sigmas = classes.map(|class| sigmas(settings.risk.of(class)));
+        let other = pool.other(now, || HEADROOM_LIFE);
+        let tightest = engine.ledger.forecast(index).tightest_each(None, pool.weight(), &other, sigmas);
+        for ((best, tightest), class) in best.iter_mut().zip(tightest).zip(classes) {
+            let forecast = limit.saturating_sub(Blocks(count_up(tightest.mean + tightest.spread)));
+            let forecast = if tightest.spread.is_finite() { forecast } else { Blocks::ZERO };
+            let room = worst.max(forecast).saturating_sub(pool.kept_from(class, settings));
+            if best.is_none_or(|(most, ..)| room >= most) {
+                *best = Some((room, pool, age));
+            }
+        }
+    }
+    best.map(|best| {
+        let (blocks, pool, age) = best?;
+        Some(headroom_of(pool, if open { blocks } else { Blocks::ZERO }, age, now))
+    })
 }
 
 /// One sentence for a denial. Never contains prompt text.

@@ -123,7 +123,19 @@ impl Forecast {
         other: &Other,
         sigmas: f64,
     ) -> Tightest {
-        let mut tightest = Tightest::default();
+        let [tightest] = self.tightest_each(also, weight, other, [sigmas]);
+        tightest
+    }
+
+    /// The same for several numbers of standard deviations at once.
+    pub(crate) fn tightest_each<const N: usize>(
+        &self,
+        also: Option<&Footprint>,
+        weight: f64,
+        other: &Other,
+        sigmas: [f64; N],
+    ) -> [Tightest; N] {
+        let mut tightest = [Tightest::default(); N];
         for moment in 0..COUNT {
             let of = |array: &[f64; COUNT]| array.get(moment).copied().unwrap_or(0.0).max(0.0);
             let (mut mean, mut variance) = (of(&self.mean), of(&self.variance));
@@ -133,9 +145,12 @@ impl Forecast {
             }
             let (others, others_variance) = other.at(moment);
             let mean = mean * weight + others;
-            let spread = sigmas * (variance * weight * weight + others_variance).sqrt();
-            if mean + spread > tightest.mean + tightest.spread || moment == 0 {
-                tightest = Tightest { moment, mean, spread };
+            let deviation = (variance * weight * weight + others_variance).sqrt();
+            for (tightest, sigmas) in tightest.iter_mut().zip(sigmas) {
+                let spread = sigmas * deviation;
+                if mean + spread > tightest.mean + tightest.spread || moment == 0 {
+                    *tightest = Tightest { moment, mean, spread };
+                }
             }
         }
         tightest

@@ -74,12 +74,9 @@ impl Node {
     }
 
     fn headrooms(&self, engine: &Engine, now: Mono) -> Headrooms {
-        let of = |class| decision::headroom(engine, now, &self.settings, class);
-        Headrooms {
-            interactive: of(Class::Interactive),
-            standard: of(Class::Standard),
-            batch: of(Class::Batch),
-        }
+        let classes = [Class::Interactive, Class::Standard, Class::Batch];
+        let [interactive, standard, batch] = decision::headrooms(engine, now, &self.settings, classes);
+        Headrooms { interactive, standard, batch }
     }
 
     /// What the engine at `index` can take now; `None`: there is none.
