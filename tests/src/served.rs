@@ -115,6 +115,8 @@ pub fn ready_engine_of(handle: &Handle, process: EngineProcess) {
         gpu_memory_utilization: None,
         data_parallel_size: 1,
         model_source: None,
+        statistics_off: false,
+        metrics_filtered: None,
     })));
     let rank = RankReading {
         kv_usage: Some(0.0),

@@ -92,6 +92,10 @@ pub struct EngineFacts {
     pub data_parallel_size: u32,
     /// Where its model's tokenizer is from, where its process is seen.
     pub model_source: Option<Arc<ModelSource>>,
+    /// Whether its command line switches its statistics off, so that its metrics tell nothing.
+    pub statistics_off: bool,
+    /// Whether its metrics are read in the filtered form, which costs it a fifth; `None`: not read yet.
+    pub metrics_filtered: Option<bool>,
 }
 
 /// Where an engine has its tokenizer from, by its command line and environment.

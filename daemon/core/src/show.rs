@@ -7,7 +7,9 @@ use crate::{
     engine::Engine,
     node::Node,
     request::Class,
-    snapshot::{DeviceSnapshot, EngineSnapshot, Headrooms, Room, Snapshot, SourceSnapshot, Touched},
+    snapshot::{
+        DeviceSnapshot, EngineSettings, EngineSnapshot, Headrooms, Room, Snapshot, SourceSnapshot, Touched,
+    },
     units::{Mono, Tokens},
 };
 
@@ -70,6 +72,14 @@ impl Node {
             guards: self.guard.of(now, &engine.facts.engine),
             queued: u64::try_from(self.queue.at(&engine.facts.engine).0).unwrap_or(u64::MAX),
             model_source: engine.facts.model_source.clone(),
+            settings: EngineSettings {
+                version_known: engine.facts.version_known,
+                gpu_memory_utilization: engine.facts.gpu_memory_utilization,
+                max_num_seqs: engine.facts.max_num_seqs,
+                max_num_batched_tokens: engine.facts.max_num_batched_tokens,
+                statistics_off: engine.facts.statistics_off,
+                metrics_filtered: engine.facts.metrics_filtered,
+            },
         }
     }
 

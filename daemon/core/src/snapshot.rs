@@ -123,6 +123,25 @@ pub struct EngineSnapshot {
     pub queued: u64,
     /// Where its tokenizer is from.
     pub model_source: Option<Arc<ModelSource>>,
+    /// How it was set up.
+    pub settings: EngineSettings,
+}
+
+/// How an engine was set up, as far as its command line and its metrics tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct EngineSettings {
+    /// Whether its version's metrics are understood.
+    pub version_known: bool,
+    /// Share of device memory it may take.
+    pub gpu_memory_utilization: Option<f64>,
+    /// Most running sequences of one rank.
+    pub max_num_seqs: Option<u64>,
+    /// Most tokens per step.
+    pub max_num_batched_tokens: Option<u64>,
+    /// Whether its statistics are switched off.
+    pub statistics_off: bool,
+    /// Whether its metrics are read in the filtered form; `None`: not read yet.
+    pub metrics_filtered: Option<bool>,
 }
 
 /// Headroom of an engine for requests of each class; they differ by the risk that each may take.

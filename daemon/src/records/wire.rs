@@ -217,6 +217,7 @@ structs! {
         models: Vec<ServedModel>, adapters_at_runtime: bool, processes: Vec<EngineProcess>,
         block_size: Option<u64>, max_num_seqs: Option<u64>, max_num_batched_tokens: Option<u64>,
         gpu_memory_utilization: Option<f64>, data_parallel_size: u32, model_source: Option<Arc<ModelSource>>,
+        statistics_off: bool, metrics_filtered: Option<bool>,
     }
     PlainSource for ModelSource {
         name: Arc<str>, folder: Option<Arc<str>>, caches: Vec<Arc<str>>, revision: Option<Arc<str>>,

@@ -69,6 +69,7 @@ impl node_server::Node for Node {
             version: env!("CARGO_PKG_VERSION").into(),
             uptime_ms: millis(self.started.elapsed()),
             simulated: self.parts.simulated,
+            pid: Some(std::process::id()),
             tokenizers: Some(status::tokenizers(self.parts.tokens.status())),
             ..status::status(&self.parts.handle.snapshot(), events)
         }))

@@ -11,8 +11,8 @@ use gpuadmit_core::{
     request::Class,
     settings::Mode,
     snapshot::{
-        DecisionCounts, Demand, DeviceSnapshot, EngineSnapshot, EngineState, Headrooms, MemorySplit,
-        PoolSnapshot, Rejections, RejectionsReading, Snapshot, SourceSnapshot,
+        DecisionCounts, Demand, DeviceSnapshot, EngineSettings, EngineSnapshot, EngineState, Headrooms,
+        MemorySplit, PoolSnapshot, Rejections, RejectionsReading, Snapshot, SourceSnapshot,
     },
     units::{Blocks, Bytes, Mono},
 };
@@ -115,6 +115,18 @@ fn engine(from: &EngineSnapshot, now: Mono) -> v1::Engine {
         rejections: Some(rejections(from.rejections)),
         guards: from.guards.iter().map(guard).collect(),
         queued: from.queued,
+        settings: Some(settings(&from.settings)),
+    }
+}
+
+fn settings(from: &EngineSettings) -> v1::EngineSettings {
+    v1::EngineSettings {
+        version_known: from.version_known,
+        gpu_memory_utilization: from.gpu_memory_utilization,
+        max_num_seqs: from.max_num_seqs,
+        max_num_batched_tokens: from.max_num_batched_tokens,
+        statistics_off: from.statistics_off,
+        metrics_filtered: from.metrics_filtered,
     }
 }
 

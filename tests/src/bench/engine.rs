@@ -52,6 +52,8 @@ impl ReadyEngine {
             gpu_memory_utilization: None,
             data_parallel_size: 1,
             model_source: None,
+            statistics_off: false,
+            metrics_filtered: None,
         }))
     }
 

@@ -37,6 +37,8 @@ pub struct Command {
     pub wants_api_key: bool,
     /// Whether adapters may be served.
     pub adapters: bool,
+    /// Whether its statistics are switched off.
+    pub statistics_off: bool,
     /// Where its tokenizer is from.
     pub places: Places,
 }
@@ -112,6 +114,8 @@ impl Command {
             "max-num-batched-tokens" => self.max_num_batched_tokens = value.and_then(tokens),
             "api-key" => self.wants_api_key = true,
             "enable-lora" | "lora-modules" => self.adapters = true,
+            "disable-log-stats" => self.statistics_off = true,
+            "no-disable-log-stats" => self.statistics_off = false,
             _ => self.places.set(flag, value),
         }
     }
@@ -241,7 +245,8 @@ mod tests {
     fn flags_are_understood_in_every_spelling() {
         let one = "vllm serve /models/tiny --served-model-name tiny small --host 127.0.0.1 --port 8032 \
             --max-model-len 2k --block_size=32 --gpu-memory-utilization 0.9 --tensor-parallel-size 2 -dp 4 \
-            --max-num-seqs=64 --max_num_batched_tokens 8K --api-key secret --root-path /x --enable-lora --uds /s";
+            --max-num-seqs=64 --max_num_batched_tokens 8K --api-key secret --root-path /x --enable-lora --uds /s \
+            --disable-log-stats";
         let command = parse(one);
         let expected = Command {
             model: Some("/models/tiny".into()),
@@ -259,6 +264,7 @@ mod tests {
             max_num_batched_tokens: Some(8192),
             wants_api_key: true,
             adapters: true,
+            statistics_off: true,
             places: Places::default(),
         };
         assert_eq!(command, expected);

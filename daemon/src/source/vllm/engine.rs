@@ -226,6 +226,8 @@ impl Engine {
                 .filter(|ranks| *ranks > 0)
                 .unwrap_or(told_ranks),
             model_source: command.places.source(command.model.as_deref()).map(Arc::new),
+            statistics_off: command.statistics_off,
+            metrics_filtered: self.report.delivered.then(|| self.scraper.is_filtered()),
         }
     }
 

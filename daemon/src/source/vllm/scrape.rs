@@ -81,6 +81,11 @@ impl Scraper {
         })
     }
 
+    /// Whether the filtered form serves.
+    pub(super) const fn is_filtered(&self) -> bool {
+        self.full_until.is_none()
+    }
+
     async fn cheapest(&mut self, client: &mut Client, now: Mono) -> Result<Body, ScrapeFailure> {
         if self.full_until.is_none_or(|until| now >= until) {
             match self.filtered(client, now).await {
