@@ -14,7 +14,6 @@ use crate::{
     config::Config,
     handle::Handle,
     listen::{Bound, Incoming, ListenError},
-    log,
     notify::{self, Notifier},
     outputs::Outputs,
     page::Readers,
@@ -104,7 +103,6 @@ impl Daemon {
         tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %config.socket.path.display(), "serving");
         let mut tasks = JoinSet::new();
         tasks.spawn(handle.clone().run_timeouts());
-        tasks.spawn(log::events(handle.clone()));
         let mut notifier = Notifier::default();
         tasks.spawn(handle.publish(config.snapshot_interval(), move |snapshot| notifier.published(snapshot)));
         let serving = rpc::serve(incoming, Arc::clone(&services), &config.limits, stopping.subscribe());

@@ -9,7 +9,7 @@ use gpuadmitd::{
     args::{Args, Role},
     config::{Config, ConfigError},
     daemon::Daemon,
-    log,
+    log::Log,
     records::replay::{Policy, replay},
     source::nvml::child::{ChildOptions, child_main},
 };
@@ -55,8 +55,8 @@ fn main() -> ExitCode {
         println!("ok");
         return ExitCode::SUCCESS;
     }
-    log::start(&config.log.level);
-    match run(config, simulation) {
+    let log = Log::start(&config.log);
+    match run(config, simulation, log) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
@@ -92,12 +92,13 @@ fn scenario(asked: Option<Option<PathBuf>>) -> Result<Option<Scenario>, Scenario
     asked.map(load).transpose()
 }
 
-fn run(config: Config, simulation: Option<Scenario>) -> anyhow::Result<()> {
+fn run(config: Config, simulation: Option<Scenario>, log: Log) -> anyhow::Result<()> {
     let cores = available_parallelism().map_or(1, usize::from);
     let runtime = runtime(config.limits.worker_threads(cores)).context("cannot start threads")?;
     let ended = runtime.block_on(async {
         let (terminate, interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let daemon = Daemon::start(config, simulation)?;
+        tokio::spawn(log.tell(daemon.handle().clone()));
         Ok(daemon.serve(either(terminate, interrupt)).await?)
     });
     runtime.shutdown_timeout(TASK_GRACE);

@@ -72,6 +72,8 @@ impl Config {
             &self.log.level,
             "error, warn, info, debug, trace, or directives like \"info,gpuadmitd::source=debug\"",
         );
+        let journal = &self.log.journal_socket;
+        found.unless(journal.is_absolute(), "log.journal_socket", journal, "an absolute path");
         if found.0.is_empty() { Ok(()) } else { Err(Problems(found.0)) }
     }
 }

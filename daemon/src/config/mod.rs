@@ -389,11 +389,13 @@ pub struct Engine {
 pub struct Log {
     /// `error`, `warn`, `info`, `debug`, `trace`, or directives like `info,gpuadmitd::source=debug`.
     pub level: String,
+    /// Absolute path of the journal's socket, used where standard error goes to the journal.
+    pub journal_socket: PathBuf,
 }
 
 impl Default for Log {
     fn default() -> Self {
-        Self { level: "info".into() }
+        Self { level: "info".into(), journal_socket: "/run/systemd/journal/socket".into() }
     }
 }
 
@@ -485,7 +487,7 @@ mod tests {
         let keys = tables.lines().filter(|line| !line.starts_with("# ") && !absent(line));
         let text: String = keys.map(|line| format!("{}\n", line.trim_start_matches('#'))).collect();
         assert_eq!(toml::from_str::<Config>(&text).unwrap(), Config::default());
-        assert_eq!(text.matches(" = ").count(), 63, "all 63 keys with a default are shown");
+        assert_eq!(text.matches(" = ").count(), 64, "all 64 keys with a default are shown");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use gpuadmit_core::{
 use gpuadmit_proto::v1::AdmitRequest;
 use tonic::Status;
 
-use super::{convert, prompt};
+use super::{convert, prompt, told::Told};
 use crate::{
     handle::{self, Handle},
     tokens::{Text, Tokens},
@@ -52,6 +52,20 @@ impl Asking {
 
     /// Decides on a request. Where it may not come later, it neither waits for room nor is it counted.
     pub(super) fn ask(
+        &self,
+        caller: Caller,
+        message: AdmitRequest,
+        may_come_later: bool,
+    ) -> Result<Asked, Status> {
+        let told = Told::wanted(&message);
+        let asked = self.answer(caller, message, may_come_later)?;
+        Ok(match told {
+            Some(told) => told.of(asked),
+            None => asked,
+        })
+    }
+
+    fn answer(
         &self,
         caller: Caller,
         mut message: AdmitRequest,

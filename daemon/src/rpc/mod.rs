@@ -14,6 +14,7 @@ mod prompt;
 mod report;
 mod session;
 mod status;
+mod told;
 mod until;
 
 use std::{convert::Infallible, pin::Pin, sync::Arc, time::Duration};
