@@ -5,6 +5,7 @@ DESTDIR ?=
 UNITDIR ?= $(PREFIX)/lib/systemd/system
 LIBDIR ?= $(PREFIX)/lib/gpuadmit
 SYSUSERSDIR ?= $(PREFIX)/lib/sysusers.d
+CATALOGDIR ?= $(PREFIX)/lib/systemd/catalog
 DOCDIR ?= $(PREFIX)/share/doc/gpuadmit
 MANDIR ?= $(PREFIX)/share/man
 BASHDIR ?= $(PREFIX)/share/bash-completion/completions
@@ -112,6 +113,7 @@ install:
 	  chmod 644 $(DESTDIR)$(UNITDIR)/$$unit; \
 	done
 	install -m644 systemd/sysusers.conf $(DESTDIR)$(SYSUSERSDIR)/gpuadmit.conf
+	install -D -m644 -t $(DESTDIR)$(CATALOGDIR) systemd/gpuadmit.catalog
 	test -e $(DESTDIR)$(CONFDIR)/gpuadmit.toml || \
 	  install -D -m644 -t $(DESTDIR)$(CONFDIR) systemd/gpuadmit.toml
 	install -D -m644 -t $(DESTDIR)$(DOCDIR)/examples systemd/examples/*
@@ -121,17 +123,19 @@ install:
 	$(RELEASE)/gpuadmit completions zsh >$(DESTDIR)$(ZSHDIR)/_gpuadmit
 	$(RELEASE)/gpuadmit completions fish >$(DESTDIR)$(FISHDIR)/gpuadmit.fish
 	@test -n "$(DESTDIR)" || ! test -d /run/systemd/system || { \
-	  systemd-sysusers && systemctl daemon-reload && echo "start it: systemctl enable --now gpuadmit.socket"; }
+	  systemd-sysusers && journalctl --update-catalog && systemctl daemon-reload && echo "start it: systemctl enable --now gpuadmit.socket"; }
 
 # Leaves the configuration and the system user.
 uninstall:
 	@test -n "$(DESTDIR)" || ! test -d /run/systemd/system || systemctl disable --now gpuadmit.service gpuadmit.socket || true
 	rm -f $(DESTDIR)$(PREFIX)/bin/gpuadmit $(DESTDIR)$(PREFIX)/sbin/gpuadmitd
 	rm -rf $(DESTDIR)$(LIBDIR)
-	rm -f $(addprefix $(DESTDIR)$(UNITDIR)/,$(UNITS)) $(DESTDIR)$(SYSUSERSDIR)/gpuadmit.conf
+	rm -f $(addprefix $(DESTDIR)$(UNITDIR)/,$(UNITS)) $(DESTDIR)$(SYSUSERSDIR)/gpuadmit.conf \
+	  $(DESTDIR)$(CATALOGDIR)/gpuadmit.catalog
 	for page in $(PAGES); do rm -f $(DESTDIR)$(MANDIR)/man$${page##*.}/$$page; done
 	rm -rf $(DESTDIR)$(DOCDIR)
 	rm -f $(DESTDIR)$(BASHDIR)/gpuadmit $(DESTDIR)$(ZSHDIR)/_gpuadmit $(DESTDIR)$(FISHDIR)/gpuadmit.fish
+	@test -n "$(DESTDIR)" || ! test -d /run/systemd/system || journalctl --update-catalog
 
 clean:
 	$(CARGO) clean
