@@ -52,6 +52,7 @@ pub(super) fn status(from: &Snapshot, events: usize) -> v1::StatusResponse {
         decisions: Some(counts(&from.decisions)),
         reservations: from.reservations,
         reservations_limit: from.reservations_limit,
+        snapshot_age_ms: Some(millis(clocks.now.since(from.at))),
         ..v1::StatusResponse::default()
     }
 }
