@@ -7,6 +7,7 @@
 mod clock;
 mod messages;
 mod python;
+mod tools;
 
 use std::io;
 
@@ -64,7 +65,8 @@ impl Template {
             .tools
             .map(parse)
             .transpose()?
-            .filter(|tools| tools.as_array().is_none_or(|all| !all.is_empty()));
+            .filter(|tools| tools.as_array().is_none_or(|all| !all.is_empty()))
+            .map(tools::rewritten);
         context.insert("messages".into(), Json::Array(messages));
         context.insert("tools".into(), tools.unwrap_or(Json::Null));
         context.insert("documents".into(), options.documents.map(parse).transpose()?.unwrap_or(Json::Null));
