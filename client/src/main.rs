@@ -1,7 +1,6 @@
 //! The `gpuadmit` command.
 
 mod command;
-mod doctor;
 mod plan;
 mod render;
 

@@ -3,7 +3,6 @@
 mod admit;
 mod complete;
 mod completions;
-mod doctor;
 mod duration;
 mod events;
 mod explain;
@@ -51,7 +50,6 @@ enum Sub {
     Guard(guard::Guard),
     Report(report::Report),
     ReleaseGpu(release_gpu::ReleaseGpu),
-    Doctor(doctor::Doctor),
     Plan(Box<plan::Plan>),
     Completions(completions::Completions),
     #[command(hide = true)]
@@ -65,18 +63,13 @@ pub(crate) enum Exit {
     Fine,
     /// Denied.
     Denied,
-    /// There are warnings.
-    Warned,
-    /// Something is broken.
-    Broken,
 }
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
         match exit {
             Exit::Fine => Self::SUCCESS,
-            Exit::Denied | Exit::Warned => Self::from(1),
-            Exit::Broken => Self::from(2),
+            Exit::Denied => Self::from(1),
         }
     }
 }
@@ -89,14 +82,12 @@ impl Command {
             Sub::Completions(completions) => completions.run(&mut output),
             Sub::Man(man) => man.run(),
             Sub::Plan(plan) => plan.run(self.socket, &mut output),
-            Sub::Doctor(doctor) => runtime()?.block_on(doctor.run(&self.socket, &mut output)),
-            online => runtime()?.block_on(async { online.ask(&connect(self.socket)?, &mut output).await }),
+            online => {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+                runtime.block_on(async { online.ask(&connect(self.socket)?, &mut output).await })
+            }
         }
     }
-}
-
-fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
 impl Sub {
@@ -112,7 +103,6 @@ impl Sub {
             Self::Guard(guard) => guard.run(connection, output).await,
             Self::Report(report) => report.run(connection, output).await,
             Self::ReleaseGpu(release) => release.run(connection, output).await,
-            Self::Doctor(doctor) => doctor.run(connection.socket(), output).await,
             Self::Completions(completions) => completions.run(output),
             Self::Man(man) => man.run(),
             Self::Plan(plan) => plan.run(connection.socket().to_owned(), output),

@@ -1,4 +1,4 @@
-//! The daemon under test: the release build, with no configuration at all.
+//! The daemon under test: the release build, with no configuration at all or the few lines of a test.
 
 use std::{
     fs::File,
@@ -33,11 +33,23 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts it on a socket in `folder`; its journal goes to `gpuadmitd.log` there.
+    /// Starts it with its socket in `folder` and no configuration; its journal goes to `gpuadmitd.log` there.
     pub(crate) async fn start(folder: &Path) -> Result<Self> {
-        let socket = folder.join("gpuadmit.sock");
-        let log = File::create(folder.join("gpuadmitd.log"))?;
+        Self::spawn(folder, "gpuadmitd", None).await
+    }
+
+    /// The same with the configuration `toml`; the files are named after `name`.
+    pub(crate) async fn configured(folder: &Path, name: &str, toml: &str) -> Result<Self> {
+        let config = folder.join(format!("{name}.toml"));
+        std::fs::write(&config, toml)?;
+        Self::spawn(folder, name, Some(&config)).await
+    }
+
+    async fn spawn(folder: &Path, name: &str, config: Option<&Path>) -> Result<Self> {
+        let (socket, journal) = (folder.join(format!("{name}.sock")), folder.join(format!("{name}.log")));
+        let log = File::create(&journal)?;
         let mut child = Command::new(binary()?)
+            .args(config.iter().flat_map(|path| [Path::new("--config"), path]))
             .arg("--socket")
             .arg(&socket)
             .stdin(Stdio::null())
@@ -52,7 +64,7 @@ impl Daemon {
                 return Ok(Self { child, channel });
             }
             if let Some(status) = child.try_wait()? {
-                bail!("gpuadmitd ended at once: {status}; see {}", folder.join("gpuadmitd.log").display());
+                bail!("gpuadmitd ended at once: {status}; see {}", journal.display());
             }
             if started.elapsed() > START_TIMEOUT {
                 bail!("gpuadmitd did not listen on {} within {START_TIMEOUT:?}", socket.display());

@@ -1,9 +1,10 @@
-//! A small gateway as its author would write it: admit, forward as a stream, report progress, complete.
+//! A small gateway as its author would write it: admit, forward as a stream, report progress, complete. Also one that
+//! asks nobody, to show what then happens.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail, ensure};
@@ -25,6 +26,8 @@ pub(crate) const BLOCK_SIZE: u32 = 32;
 const SILENCE: Duration = Duration::from_mins(3);
 /// Longest line of a stream that is kept.
 const LINE_LIMIT: usize = 64 << 10;
+/// Changes of the blocks in use that are kept: some seconds.
+const BLOCKS_KEPT: usize = 512;
 /// Progress is reported every so many tokens.
 const PROGRESS_STEP: u32 = 16;
 /// Token ids of the model's vocabulary that are no special tokens.
@@ -35,7 +38,9 @@ const TOKEN_IDS: std::ops::Range<u32> = 3..512;
 pub(crate) struct Seen {
     /// Tokens that each open request holds, prompt included.
     open: BTreeMap<u64, u32>,
-    /// Requests admitted.
+    /// Blocks that they filled until now, and since when each.
+    blocks: VecDeque<(Instant, u32)>,
+    /// Requests admitted: forwarded to the engine.
     pub(crate) admitted: u32,
     /// Requests denied, by reason.
     pub(crate) denied: BTreeMap<String, u32>,
@@ -49,8 +54,28 @@ pub(crate) struct Seen {
 
 impl Seen {
     /// Blocks that the open requests fill, by the tokens streamed to their clients.
-    pub(crate) fn blocks(&self) -> u32 {
+    fn blocks(&self) -> u32 {
         self.open.values().map(|tokens| tokens.div_ceil(BLOCK_SIZE)).sum()
+    }
+
+    /// A request holds `tokens` from now on; `None`: it has ended.
+    fn holds(&mut self, id: u64, tokens: Option<u32>) {
+        match tokens {
+            Some(tokens) => self.open.insert(id, tokens),
+            None => self.open.remove(&id),
+        };
+        let blocks = self.blocks();
+        if self.blocks.back().is_none_or(|(_, last)| *last != blocks) {
+            self.blocks.push_back((Instant::now(), blocks));
+        }
+        if self.blocks.len() > BLOCKS_KEPT {
+            self.blocks.pop_front();
+        }
+    }
+
+    /// Blocks that the open requests filled at a moment of the last second or so.
+    pub(crate) fn blocks_at(&self, at: Instant) -> u32 {
+        self.blocks.iter().rev().find(|(since, _)| *since <= at).map_or(0, |(_, blocks)| *blocks)
     }
 
     /// Denials of one reason.
@@ -80,7 +105,8 @@ pub(crate) struct Work {
 /// The gateway.
 #[derive(Clone)]
 pub(crate) struct Gate {
-    admission: AdmissionClient<Channel>,
+    /// `None`: the gate stands open.
+    admission: Option<AdmissionClient<Channel>>,
     port: u16,
     model: Arc<str>,
     seen: Arc<Mutex<Seen>>,
@@ -89,7 +115,12 @@ pub(crate) struct Gate {
 impl Gate {
     /// A gateway for one model of the vLLM on `port`.
     pub(crate) fn new(channel: Channel, port: u16, model: &str) -> Self {
-        Self { admission: AdmissionClient::new(channel), port, model: model.into(), seen: Arc::default() }
+        Self { admission: Some(AdmissionClient::new(channel)), ..Self::open(port, model) }
+    }
+
+    /// One that forwards everything, with the max_tokens that was asked for.
+    pub(crate) fn open(port: u16, model: &str) -> Self {
+        Self { admission: None, port, model: model.into(), seen: Arc::default() }
     }
 
     /// What the clients have seen so far.
@@ -102,10 +133,16 @@ impl Gate {
         if let Err(error) = self.try_serve(work).await {
             self.lock().failures.push(format!("request {}: {error:#}", work.id));
         }
-        self.lock().open.remove(&work.id);
+        self.lock().holds(work.id, None);
     }
 
     async fn try_serve(&mut self, work: Work) -> Result<()> {
+        if self.admission.is_none() {
+            self.lock().admitted += 1;
+            self.stream(work, work.max_tokens.into(), None).await?;
+            self.lock().finished += 1;
+            return Ok(());
+        }
         match self.ask(work).await? {
             Ok(admitted) => {
                 ensure!(
@@ -128,7 +165,8 @@ impl Gate {
             has_stop: work.may_stop,
             ..AdmitRequest::default()
         };
-        let answer = self.admission.admit(request).await?.into_inner();
+        let admission = self.admission.as_mut().context("the gate stands open")?;
+        let answer = admission.admit(request).await?.into_inner();
         let mut seen = self.lock();
         match answer.result.context("an answer without a result")? {
             admit_response::Result::Admitted(admitted) => {
@@ -148,7 +186,8 @@ impl Gate {
 
     /// Streams the completion, reports how it goes, and completes the reservation however it ended.
     async fn forward(&mut self, work: Work, admitted: &Admitted) -> Result<()> {
-        let streamed = self.stream(work, admitted).await;
+        let max_tokens = admitted.max_tokens.unwrap_or(work.max_tokens.into());
+        let streamed = self.stream(work, max_tokens, Some(reference(admitted))).await;
         let (outcome, output) = match &streamed {
             Ok(output) => (Outcome::Ok, Some(u64::from(*output))),
             Err(_) => (Outcome::EngineError, None),
@@ -159,14 +198,22 @@ impl Gate {
             output_tokens: output,
             prompt_tokens: None,
         };
-        self.admission.complete(request).await?;
+        if let Some(admission) = &mut self.admission {
+            admission.complete(request).await?;
+        }
         self.lock().finished += u32::from(streamed.is_ok());
         streamed.map(drop)
     }
 
-    async fn stream(&mut self, work: Work, admitted: &Admitted) -> Result<u32> {
-        self.lock().open.insert(work.id, work.prompt);
-        let body = self.body(work, admitted).to_string();
+    /// Returns how many tokens came. The progress of `reservation` is reported on the way.
+    async fn stream(
+        &mut self,
+        work: Work,
+        max_tokens: u64,
+        reservation: Option<ReservationRef>,
+    ) -> Result<u32> {
+        self.lock().holds(work.id, Some(work.prompt));
+        let body = self.body(work, max_tokens).to_string();
         let response = http::send(self.port, Method::POST, "/v1/completions", body).await?;
         ensure!(response.status() == StatusCode::OK, "vLLM answered {}", response.status());
         let mut events = Events { body: response.into_body(), pending: Vec::new() };
@@ -177,21 +224,20 @@ impl Gate {
                 bail!("an event without usage");
             };
             generated = u32::try_from(tokens)?;
-            self.lock().open.insert(work.id, work.prompt + generated);
-            if generated >= reported + PROGRESS_STEP {
+            self.lock().holds(work.id, Some(work.prompt + generated));
+            if let Some(admission) = self.admission.as_mut().filter(|_| generated >= reported + PROGRESS_STEP)
+            {
                 reported = generated;
-                let generated_tokens = generated.into();
+                let progress =
+                    ProgressRequest { reservation: reservation.clone(), generated_tokens: generated.into() };
                 // The daemon may have dropped the reservation when it saw the engine die.
-                let _ = self
-                    .admission
-                    .progress(ProgressRequest { reservation: Some(reference(admitted)), generated_tokens })
-                    .await;
+                let _ = admission.progress(progress).await;
             }
         }
         Ok(generated)
     }
 
-    fn body(&self, work: Work, admitted: &Admitted) -> serde_json::Value {
+    fn body(&self, work: Work, max_tokens: u64) -> serde_json::Value {
         let range = u64::from(TOKEN_IDS.end - TOKEN_IDS.start);
         let tokens = (0..u64::from(work.prompt)).map(|at| {
             let scattered =
@@ -201,7 +247,7 @@ impl Gate {
         serde_json::json!({
             "model": &*self.model,
             "prompt": tokens.collect::<Vec<_>>(),
-            "max_tokens": admitted.max_tokens.unwrap_or(work.max_tokens.into()),
+            "max_tokens": max_tokens,
             "ignore_eos": !work.may_stop,
             "temperature": 1.0,
             "stream": true,
@@ -251,8 +297,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_open_request_fills_whole_blocks() {
-        let seen = Seen { open: BTreeMap::from([(1, 32), (2, 33), (3, 1)]), ..Seen::default() };
-        assert_eq!(seen.blocks(), 1 + 2 + 1);
+    fn every_open_request_fills_whole_blocks_until_it_ends() {
+        let mut seen = Seen::default();
+        let before = Instant::now();
+        for (id, tokens) in [(1, 32), (2, 33), (3, 1)] {
+            seen.holds(id, Some(tokens));
+        }
+        assert_eq!((seen.blocks_at(before), seen.blocks_at(Instant::now())), (0, 1 + 2 + 1));
+        let full = Instant::now();
+        seen.holds(2, None);
+        assert_eq!((seen.blocks_at(full), seen.blocks_at(Instant::now())), (4, 2));
     }
 }

@@ -37,7 +37,7 @@ pub(crate) struct Sample {
     pub(crate) corrected: Option<(u32, u32, u32)>,
     /// Blocks if every live reservation grows to all it may.
     pub(crate) committed: Option<u32>,
-    /// Blocks filled by what was streamed to the clients.
+    /// Blocks filled by what was streamed to the clients, when the daemon put its figures together.
     pub(crate) streamed: u32,
     /// Age of the daemon's reading, milliseconds.
     pub(crate) age_ms: Option<u32>,
@@ -99,10 +99,12 @@ async fn run(channel: Channel, gate: Gate, id: String, port: u16, samples: Arc<M
 
 async fn take(channel: &Channel, gate: &Gate, id: &str) -> Result<Sample> {
     let status = daemon::status(channel).await?;
+    // It answers with the figures of a moment ago: the truth of that moment belongs to them.
+    let as_of = Instant::now() - Duration::from_millis(status.snapshot_age_ms.unwrap_or(0));
     let seen = gate.seen();
     let denied_kv = seen.denials(Reason::KvFull);
     let clients = Sample {
-        streamed: seen.blocks(),
+        streamed: seen.blocks_at(as_of),
         admitted: seen.admitted,
         denied_kv,
         denied_other: seen.denials_all() - denied_kv,
