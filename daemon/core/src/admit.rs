@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::{
     book::ClassKey,
     cost::Work,
+    counts::Ruling,
     decision::{self, Grounds, Weighed},
     engine::Engine,
     explain::Record,
@@ -217,13 +218,8 @@ impl Node {
         if let Some(request_id) = request.request_id {
             self.request_ids.note(request, request_id, id);
         }
-        self.counts.admitted = self.counts.admitted.saturating_add(1);
         if weighed.observed.is_none() {
             self.tenants.charge(now, tenant, need.tokens());
-        }
-        if let Some(reason) = weighed.observed {
-            self.counts.would_have_denied = self.counts.would_have_denied.saturating_add(1);
-            self.count_reason(reason);
         }
         self.record(now, request, Some(index), Some(weighed), Some(id), None);
         let headroom = self.engines.get(index).and_then(|e| decision::headroom_after(e, now, weighed));
@@ -271,8 +267,6 @@ impl Node {
         reason: Reason,
         of: Option<(usize, &Weighed)>,
     ) -> Decision {
-        self.counts.denied = self.counts.denied.saturating_add(1);
-        self.count_reason(reason);
         let (index, weighed) = of.unzip();
         self.record(now, request, index, weighed, None, Some(reason));
         let engine = index.and_then(|index| self.engines.get(index));
@@ -289,18 +283,6 @@ impl Node {
             headroom: engine
                 .and_then(|engine| decision::headroom(engine, now, &self.settings, request.class)),
             data_age: engine.and_then(|engine| engine.pools.first()?.age(now)),
-        }
-    }
-
-    fn count_reason(&mut self, reason: Reason) {
-        let counts = &mut self.counts.by_reason;
-        match counts.binary_search_by_key(&reason, |(reason, _)| *reason) {
-            Ok(index) => {
-                if let Some((_, count)) = counts.get_mut(index) {
-                    *count = count.saturating_add(1);
-                }
-            }
-            Err(index) => counts.insert(index, (reason, 1)),
         }
     }
 
@@ -332,6 +314,7 @@ impl Node {
         }
         let engine = index.and_then(|index| self.engines.get(index));
         let observed = weighed.and_then(|weighed| weighed.observed);
+        self.counts.take(request.class, request.tenant, Ruling::of(denied, observed));
         if let Some(engine) = engine {
             self.reports.decided(&engine.facts.engine, at, denied, observed);
         }

@@ -1,8 +1,13 @@
 //! Alarms with hysteresis: raised when danger lasts, lowered when calm lasts, told once each time.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
-use crate::{event::EventKind, node::Node, units::Mono};
+use crate::{
+    event::EventKind,
+    node::Node,
+    snapshot::{About, Warning},
+    units::Mono,
+};
 
 /// Most alarms kept; those of subjects beyond are not judged.
 const MAX_ALARMS: usize = 1024;
@@ -34,15 +39,6 @@ pub(crate) struct Patience {
     pub(crate) lower: Duration,
 }
 
-/// Whom an alarm is about.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Subject {
-    Engine(Arc<str>),
-    Device(Arc<str>),
-    /// A part of the host.
-    Host(Arc<str>),
-}
-
 /// One alarm.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Alarm {
@@ -50,6 +46,8 @@ pub(crate) struct Alarm {
     calm_since: Option<Mono>,
     /// The event that told it.
     raised: Option<u64>,
+    /// Another event had told its cause already.
+    consequence: bool,
 }
 
 /// What a judgement changes.
@@ -88,16 +86,16 @@ const fn family(kind: EventKind) -> u8 {
 
 /// All alarms.
 #[derive(Debug, Default)]
-pub(crate) struct Alarms(BTreeMap<(EventKind, Subject), Alarm>);
+pub(crate) struct Alarms(BTreeMap<(EventKind, About), Alarm>);
 
 impl Alarms {
     /// The event of a raised alarm with the same cause. The parts of the host are one; engines and devices are not.
-    fn cause(&self, kind: EventKind, subject: &Subject) -> Option<u64> {
-        let same = |other: &Subject| match (subject, other) {
-            (Subject::Host(_), Subject::Host(_)) => true,
+    fn cause(&self, kind: EventKind, subject: &About) -> Option<u64> {
+        let same = |other: &About| match (subject, other) {
+            (About::Host(_), About::Host(_)) => true,
             (subject, other) => subject == other,
         };
-        let related = |(other, about): &&(EventKind, Subject)| {
+        let related = |(other, about): &&(EventKind, About)| {
             family(kind) != 0
                 && family(*other) == family(kind)
                 && (*other, about) != (kind, subject)
@@ -106,8 +104,18 @@ impl Alarms {
         self.0.iter().filter(|(key, _)| related(key)).filter_map(|(_, alarm)| alarm.raised).min()
     }
 
+    /// Those that are raised.
+    pub(crate) fn raised(&self) -> impl Iterator<Item = Warning> {
+        let raised = self.0.iter().filter(|(_, alarm)| alarm.raised.is_some());
+        raised.map(|((kind, about), alarm)| Warning {
+            kind: *kind,
+            about: about.clone(),
+            consequence: alarm.consequence,
+        })
+    }
+
     /// Forgets the alarms of a subject: what follows from its own end is no news.
-    pub(crate) fn forget(&mut self, subject: &Subject) {
+    pub(crate) fn forget(&mut self, subject: &About) {
         self.0.retain(|(_, about), _| about != subject);
     }
 }
@@ -117,7 +125,7 @@ impl Node {
     pub(crate) fn judge(
         &mut self,
         now: Mono,
-        (kind, subject): (EventKind, Subject),
+        (kind, subject): (EventKind, About),
         level: Level,
         patience: Patience,
         message: impl FnOnce() -> String,
@@ -133,9 +141,9 @@ impl Node {
         let turn = alarm.judge(now, level, patience);
         let told = alarm.raised;
         let (engine, device) = match &key.1 {
-            Subject::Engine(engine) => (Some(engine), None),
-            Subject::Device(device) => (None, Some(device)),
-            Subject::Host(_) => (None, None),
+            About::Engine(engine) => (Some(engine), None),
+            About::Device(device) => (None, Some(device)),
+            About::Host(_) => (None, None),
         };
         match turn {
             Turn::Stays => {}
@@ -144,7 +152,7 @@ impl Node {
                 let event = self.history.push(now, kind, engine, device, message());
                 self.history.explain_newest(None, cause);
                 if let Some(alarm) = self.alarms.0.get_mut(&key) {
-                    alarm.raised = Some(event);
+                    (alarm.raised, alarm.consequence) = (Some(event), cause.is_some());
                 }
             }
             Turn::Lower => {

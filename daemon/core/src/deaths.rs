@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use crate::{
-    alarm::Subject,
     event::EventKind,
     host::{HostFact, ProcessState, Scheduled},
     node::Node,
     observation::{EngineProcess, OomScope, ProcessChange, ProcessEvent, ProcessRole, Resident},
-    snapshot::EngineState,
+    snapshot::{About, EngineState},
     units::{Bytes, Mono},
     verdict::{Cause, Effect, Who},
 };
@@ -98,7 +97,7 @@ impl Node {
                 let in_flight = engine.sizes_in_flight();
                 engine.inquest.note_in_flight(in_flight);
                 engine.forget_all();
-                self.alarms.forget(&Subject::Engine(Arc::clone(&engine.facts.engine)));
+                self.alarms.forget(&About::Engine(Arc::clone(&engine.facts.engine)));
                 engine.live.died(now, why, others_answer);
                 self.touch(index);
             }

@@ -11,6 +11,7 @@ use crate::{
     decision::Weighed,
     engine::Engine,
     forecast::{Footprint, MOMENTS},
+    observation::SumCount,
     request::{Class, Reason, Request},
     settings::{Mode, Settings},
     snapshot::{Demand, Rejections, RejectionsReading},
@@ -53,6 +54,8 @@ pub(crate) struct Asked {
     /// Decisions since the engine was found.
     pub(crate) admitted: u64,
     pub(crate) denied: u64,
+    /// Times to the first token, predicted for those admitted.
+    pub(crate) ttft: SumCount,
 }
 
 impl Default for Asked {
@@ -65,6 +68,7 @@ impl Default for Asked {
             scale_up: false,
             admitted: 0,
             denied: 0,
+            ttft: SumCount::default(),
         }
     }
 }
@@ -84,6 +88,9 @@ impl Asked {
         let count = if denied.is_some() { &mut self.denied } else { &mut self.admitted };
         *count = count.saturating_add(1);
         self.window.take(now, denied.is_some());
+        if let (Some(ttft), None) = (weighed.ttft, denied) {
+            self.ttft.add(ttft.as_secs_f64());
+        }
         if fingerprint.is_some_and(|fingerprint| self.known(fingerprint)) {
             return;
         }

@@ -10,7 +10,7 @@ use crate::{
     host::{ProcessState, Scheduled},
     ledger::{Ledger, Reservation},
     liveness::{Liveness, Pulse},
-    observation::{EngineFacts, EngineReading, ProcessRole},
+    observation::{EngineFacts, EngineReading, ProcessRole, SumCount},
     pool::Pool,
     precursor::Followed,
     report::Seen,
@@ -186,6 +186,15 @@ impl Engine {
         if outcome == Outcome::NotSent && reservation.seen_at.is_none() {
             pool.prefill.withdraw(Work::of(reservation.prompt, reservation.uncached));
         }
+    }
+
+    /// Times to the first token as it measured them, all ranks together; `None`: it does not tell.
+    pub(crate) fn ttft(&self) -> Option<SumCount> {
+        let told = self.pools.iter().filter_map(|pool| pool.figures.as_ref()?.raw.ttft);
+        told.reduce(|one, other| SumCount {
+            sum: one.sum + other.sum,
+            count: one.count.saturating_add(other.count),
+        })
     }
 
     /// Requests there that are not ours; `None` before the first reading.

@@ -15,7 +15,7 @@
 //! - `tenants`: who pays. [`queue`]: who waits, and in which order.
 //! - `demand`: what is asked of an engine against what it can do. `decision`: the order of the checks. `admit`, `wait`,
 //!   `observe` and `show`: the node's four other sides.
-//! - [`event`], [`explain`], [`report`], [`snapshot`]: what comes out besides the decisions.
+//! - [`event`], [`explain`], [`report`], [`counts`], [`snapshot`]: what comes out besides the decisions.
 
 mod admit;
 mod affinity;
@@ -25,6 +25,7 @@ mod blame;
 pub mod book;
 mod cost;
 pub mod count;
+pub mod counts;
 mod deaths;
 mod decision;
 mod demand;

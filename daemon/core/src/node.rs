@@ -11,6 +11,7 @@ use crate::{
     alarm::Alarms,
     book::{Book, Learned},
     count::Texts,
+    counts::DecisionCounts,
     device::Device,
     engine::Engine,
     event::{EventKind, History},
@@ -23,7 +24,7 @@ use crate::{
     report::{EngineReport, Reports},
     request::{Completion, Outcome, Reference, ReservationId, SessionId},
     settings::Settings,
-    snapshot::{DecisionCounts, EngineState, Touched},
+    snapshot::{EngineState, Touched},
     tenants::Tenants,
     units::{Mono, Tokens},
 };
@@ -112,6 +113,7 @@ impl Node {
     pub fn new(settings: Settings, epoch: u32) -> Self {
         Self {
             tenants: Tenants::new(&settings),
+            counts: DecisionCounts::of_tenants(settings.tenants.keys().map(String::as_str)),
             queue: Queue::default(),
             reports: Reports::default(),
             settings,
@@ -122,7 +124,6 @@ impl Node {
             sources: BTreeMap::new(),
             history: History::default(),
             records: Records::default(),
-            counts: DecisionCounts::default(),
             generation: 0,
             request_ids: RequestIds::default(),
             affinity: Affinity::default(),

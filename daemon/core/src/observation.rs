@@ -236,6 +236,12 @@ pub struct SumCount {
     pub count: u64,
 }
 
+impl SumCount {
+    pub(crate) fn add(&mut self, value: f64) {
+        (self.sum, self.count) = (self.sum + value, self.count.saturating_add(1));
+    }
+}
+
 /// How a scrape failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScrapeFailure {

@@ -3,12 +3,12 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use crate::{
-    alarm::{Level, Patience, Subject},
+    alarm::{Level, Patience},
     event::EventKind,
     host::{CgroupMemory, HostFact, Pressure},
     node::Node,
     observation::RankReading,
-    snapshot::EngineState,
+    snapshot::{About, EngineState},
     units::{Bytes, Mono, real},
 };
 
@@ -157,7 +157,7 @@ impl Node {
     }
 
     fn judge_engine(&mut self, now: Mono, name: &Arc<str>, signs: Signs) {
-        let subject = Subject::Engine(Arc::clone(name));
+        let subject = About::Engine(Arc::clone(name));
         let percent = signs.usage * 100.0;
         let soon = signs.full_in.is_some_and(|full| full <= FULL_SOON) && signs.usage >= FILLING_FROM;
         let late = signs.full_in.is_none_or(|full| full > FULL_SOON * FULL_LATE) && signs.usage < TIGHT;
@@ -189,7 +189,7 @@ impl Node {
             HostFact::Cgroup(cgroup) => self.cgroup(now, cgroup),
             HostFact::SharedMemory { mount, total, used, .. } => {
                 let share = real(used.0) / real(total.0.max(1));
-                let key = (EventKind::SharedMemoryNearFull, Subject::Host(Arc::clone(mount)));
+                let key = (EventKind::SharedMemoryNearFull, About::Host(Arc::clone(mount)));
                 self.judge(now, key, Level::of(share >= NEAR, share < FAR), NEARING, || {
                     format!("{mount} holds {used} of at most {total}")
                 });
@@ -198,7 +198,7 @@ impl Node {
                 let level = Level::of(*per_second >= SWAP_DANGER, *per_second < SWAP_CALM);
                 self.judge(
                     now,
-                    (EventKind::MemoryPressure, Subject::Host("swap".into())),
+                    (EventKind::MemoryPressure, About::Host("swap".into())),
                     level,
                     SWAPPED,
                     || format!("{per_second} are swapped in per second"),
@@ -211,7 +211,7 @@ impl Node {
         let Pressure { cgroup, some_percent, full_percent, .. } = pressure;
         let subject = cgroup.clone().unwrap_or_else(|| "machine".into());
         let level = Level::of(*full_percent >= PRESSURE_DANGER, *full_percent < PRESSURE_CALM);
-        let key = (EventKind::MemoryPressure, Subject::Host(Arc::clone(&subject)));
+        let key = (EventKind::MemoryPressure, About::Host(Arc::clone(&subject)));
         self.judge(now, key, level, PRESSED, || {
             format!("{subject}: all processes waited for memory {full_percent:.0} % of the last 10 s, some {some_percent:.0} %")
         });
@@ -221,7 +221,7 @@ impl Node {
         let CgroupMemory { path, engines, limit, in_use, .. } = cgroup;
         let Some(limit) = limit else { return };
         let share = real(in_use.0) / real(limit.0.max(1));
-        let key = (EventKind::CgroupNearLimit, Subject::Host(Arc::clone(path)));
+        let key = (EventKind::CgroupNearLimit, About::Host(Arc::clone(path)));
         self.judge(now, key, Level::of(share >= NEAR, share < FAR), NEARING, || {
             let engines = engines.join(", ");
             format!("memory cgroup {path} of {engines} holds {in_use} of at most {limit}")

@@ -28,6 +28,14 @@ pub struct Fared {
     pub preemptions: u64,
 }
 
+impl Fared {
+    const fn add(&mut self, span: Self) {
+        self.time = self.time.saturating_add(span.time);
+        self.queued = self.queued.saturating_add(span.queued);
+        self.preemptions = self.preemptions.saturating_add(span.preemptions);
+    }
+}
+
 /// One hour of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hour {
@@ -99,6 +107,9 @@ struct Engine {
     /// When a denial was last due.
     pressed_at: Option<Mono>,
     seen: Option<Seen>,
+    /// Since it was first heard of.
+    pressed: Fared,
+    calm: Fared,
 }
 
 impl Engine {
@@ -143,7 +154,15 @@ impl Reports {
             }
         }
         let (name, hours) = (Arc::clone(name), VecDeque::new());
-        self.engines.push(Engine { name, hours, heard: Mono::default(), pressed_at: None, seen: None });
+        self.engines.push(Engine {
+            name,
+            hours,
+            heard: Mono::default(),
+            pressed_at: None,
+            seen: None,
+            pressed: Fared::default(),
+            calm: Fared::default(),
+        });
         self.engines.len() - 1
     }
 
@@ -176,20 +195,24 @@ impl Reports {
         let Some(before) = engine.seen.replace(seen) else { return };
         let pressed = engine.pressed_at.is_some_and(|at| before.at.since(at) <= PRESSURE);
         let elapsed = seen.at.since(before.at);
-        let Some(hour) = engine.hour(seen.at) else { return };
-        let fared = if pressed { &mut hour.pressed } else { &mut hour.calm };
         // A count that fell began anew.
-        let preempted = before
+        let preemptions = before
             .preemptions
             .zip(seen.preemptions)
             .map_or(0, |(before, now)| now.checked_sub(before).unwrap_or(now));
-        fared.preemptions = fared.preemptions.saturating_add(preempted);
-        if elapsed <= LONGEST_GAP {
-            fared.time = fared.time.saturating_add(elapsed);
-            if before.queued {
-                fared.queued = fared.queued.saturating_add(elapsed);
-            }
-        }
+        let time = if elapsed <= LONGEST_GAP { elapsed } else { Duration::ZERO };
+        let queued = if before.queued { time } else { Duration::ZERO };
+        let span = Fared { time, queued, preemptions };
+        let total = if pressed { &mut engine.pressed } else { &mut engine.calm };
+        total.add(span);
+        let Some(hour) = engine.hour(seen.at) else { return };
+        if pressed { &mut hour.pressed } else { &mut hour.calm }.add(span);
+    }
+
+    /// How engine `name` fared since it was first heard of: while denials were due, and otherwise.
+    pub(crate) fn fared(&self, name: &str) -> (Fared, Fared) {
+        let engine = self.engines.iter().find(|engine| &*engine.name == name);
+        engine.map(|engine| (engine.pressed, engine.calm)).unwrap_or_default()
     }
 
     /// The newest `hours` hours of each engine, by name.
@@ -240,6 +263,7 @@ mod tests {
         // Each span counts by how it began: pressed are those begun at 1, 2 and 4 seconds.
         assert_eq!(hour.pressed, fared(13, 12, 4));
         assert_eq!(hour.calm, fared(2, 0, 0));
+        assert_eq!(reports.fared("e"), (hour.pressed, hour.calm));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
+    counts::Answered,
     decision,
     engine::Engine,
     node::Node,
@@ -32,6 +33,7 @@ impl Node {
             devices: self.show_devices(now),
             sources: self.show_sources(now),
             events,
+            warnings: self.alarms.raised().collect(),
             decisions: self.counts.clone(),
             reservations: u64::try_from(self.reservations()).unwrap_or(u64::MAX),
             reservations_limit: u64::try_from(self.settings.reservations).unwrap_or(u64::MAX),
@@ -45,6 +47,7 @@ impl Node {
             .zip(engine.interval)
             .map(|(cost, interval)| cost.as_secs_f64() / interval.as_secs_f64().max(f64::MIN_POSITIVE));
         let headrooms = self.headrooms(engine, now);
+        let (pressed, calm) = self.reports.fared(&engine.facts.engine);
         let windows = engine.facts.models.iter().filter_map(|model| model.max_model_len);
         EngineSnapshot {
             engine: Arc::clone(&engine.facts.engine),
@@ -71,6 +74,11 @@ impl Node {
             bypass_requests: engine.bypass(),
             guards: self.guard.of(now, &engine.facts.engine),
             queued: u64::try_from(self.queue.at(&engine.facts.engine).0).unwrap_or(u64::MAX),
+            answered: Answered { admitted: engine.asked.admitted, denied: engine.asked.denied },
+            ttft_predicted: engine.asked.ttft,
+            ttft_measured: engine.ttft(),
+            pressed,
+            calm,
             model_source: engine.facts.model_source.clone(),
             settings: EngineSettings {
                 version_known: engine.facts.version_known,

@@ -3,10 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    event::Event,
+    counts::{Answered, DecisionCounts},
+    event::{Event, EventKind},
     guard::Held,
-    observation::{DeviceMemory, EngineProcess, ModelSource, SourceHealth},
-    request::{Class, Headroom, Reason},
+    observation::{DeviceMemory, EngineProcess, ModelSource, SourceHealth, SumCount},
+    report::Fared,
+    request::{Class, Headroom},
     settings::Mode,
     units::{Blocks, Bytes, Mono, Tokens},
 };
@@ -28,6 +30,8 @@ pub struct Snapshot {
     pub sources: Vec<SourceSnapshot>,
     /// Newest events, oldest first, at most 256.
     pub events: Vec<Event>,
+    /// Warnings that hold.
+    pub warnings: Vec<Warning>,
     /// Decisions since start.
     pub decisions: DecisionCounts,
     /// Reservations held.
@@ -36,17 +40,26 @@ pub struct Snapshot {
     pub reservations_limit: u64,
 }
 
-/// Decisions since start.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DecisionCounts {
-    /// Admitted.
-    pub admitted: u64,
-    /// Denied.
-    pub denied: u64,
-    /// Admitted in observe mode where enforce would have denied.
-    pub would_have_denied: u64,
-    /// Denied or would have been, by reason; only those that occurred.
-    pub by_reason: Vec<(Reason, u64)>,
+/// A warning that holds: its event was told, and that it is over was not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    /// Kind of its event.
+    pub kind: EventKind,
+    /// What it is about.
+    pub about: About,
+    /// It follows from what another event told already: no alert of its own.
+    pub consequence: bool,
+}
+
+/// What something is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum About {
+    /// An engine, by id.
+    Engine(Arc<str>),
+    /// A device, by UUID.
+    Device(Arc<str>),
+    /// A part of the host: a cgroup, a mount, the machine.
+    Host(Arc<str>),
 }
 
 /// What an engine can do now.
@@ -121,6 +134,16 @@ pub struct EngineSnapshot {
     pub guards: Vec<Held>,
     /// Requests that wait here for room in it.
     pub queued: u64,
+    /// Decisions since it was found, but for the callers' mistakes.
+    pub answered: Answered,
+    /// Times to the first token that were predicted for those admitted, since it was found.
+    pub ttft_predicted: SumCount,
+    /// The same as the engine measured it, of all its requests; `None`: it does not tell.
+    pub ttft_measured: Option<SumCount>,
+    /// How it fared while denials were due, as in the report but since it was found.
+    pub pressed: Fared,
+    /// How it fared otherwise.
+    pub calm: Fared,
     /// Where its tokenizer is from.
     pub model_source: Option<Arc<ModelSource>>,
     /// How it was set up.

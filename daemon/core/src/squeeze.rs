@@ -3,10 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    alarm::{Level, Patience, Subject},
+    alarm::{Level, Patience},
     event::EventKind,
     leak::Exhaustion,
     node::Node,
+    snapshot::About,
     units::{Bytes, Mono},
 };
 
@@ -54,7 +55,7 @@ impl Node {
                 "other processes on device {uuid} hold {worst} more than when its engine started; {free} free{soon}"
             )
         };
-        let key = (EventKind::CoTenantGrowth, Subject::Device(Arc::clone(uuid)));
+        let key = (EventKind::CoTenantGrowth, About::Device(Arc::clone(uuid)));
         self.judge(now, key, level, GROWTH, message);
     }
 
@@ -79,7 +80,7 @@ impl Node {
         let message = || {
             format!("engine {engine} has needed {need} more on device {uuid} than it holds now; {free} free")
         };
-        self.judge(now, (EventKind::DeviceMemoryLow, Subject::Device(Arc::clone(uuid))), level, LOW, message);
+        self.judge(now, (EventKind::DeviceMemoryLow, About::Device(Arc::clone(uuid))), level, LOW, message);
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use gpuadmit_core::{
+    counts::DecisionCounts,
     event::{Event, Severity},
     explain::{Record, Terms},
     guard::Held,
@@ -11,8 +12,8 @@ use gpuadmit_core::{
     request::Class,
     settings::Mode,
     snapshot::{
-        DecisionCounts, Demand, DeviceSnapshot, EngineSettings, EngineSnapshot, EngineState, Headrooms,
-        MemorySplit, PoolSnapshot, Rejections, RejectionsReading, Snapshot, SourceSnapshot,
+        Demand, DeviceSnapshot, EngineSettings, EngineSnapshot, EngineState, Headrooms, MemorySplit,
+        PoolSnapshot, Rejections, RejectionsReading, Snapshot, SourceSnapshot,
     },
     units::{Blocks, Bytes, Mono},
 };
