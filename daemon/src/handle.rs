@@ -38,7 +38,7 @@ use tokio::{
     time::{MissedTickBehavior, interval, sleep},
 };
 
-use crate::{clock, page, records::Journal, source::Observe};
+use crate::{clock, metrics::Timings, page, records::Journal, source::Observe};
 
 /// Shortest sleep until something falls due: a node that is for ever due does not spin.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
@@ -59,6 +59,7 @@ struct Shared {
     /// Cursor of the newest event.
     newest_event: watch::Sender<u64>,
     snapshots: watch::Sender<Arc<Snapshot>>,
+    timings: Timings,
 }
 
 #[derive(Debug)]
@@ -103,6 +104,7 @@ pub struct Waiting {
     ticket: Ticket,
     answer: oneshot::Receiver<Decision>,
     answered: bool,
+    since: Mono,
 }
 
 impl Future for Waiting {
@@ -111,7 +113,10 @@ impl Future for Waiting {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let answer = Pin::new(&mut self.answer).poll(cx);
-        self.answered |= answer.is_ready();
+        if answer.is_ready() && !self.answered {
+            self.answered = true;
+            self.handle.0.timings.waited(clock::now().since(self.since));
+        }
         answer.map(Result::ok)
     }
 }
@@ -148,6 +153,7 @@ impl Handle {
             sooner: Notify::new(),
             newest_event: watch::Sender::new(0),
             snapshots: watch::Sender::new(first),
+            timings: Timings::default(),
         }))
     }
 
@@ -211,6 +217,13 @@ impl Handle {
     /// # Errors
     /// The caller's mistakes; a denial is a [`Decision`].
     pub fn ask(&self, request: &Request<'_>) -> Result<Asked, RequestError> {
+        let since = clock::now();
+        let asked = self.ask_since(since, request);
+        self.0.timings.asked(clock::now().since(since));
+        asked
+    }
+
+    fn ask_since(&self, since: Mono, request: &Request<'_>) -> Result<Asked, RequestError> {
         let (ticket, answer) = match self.with_locked(|locked, now| {
             let answer = locked.node.admit_or_wait(now, request)?;
             if let Some(journal) = &mut locked.journal {
@@ -228,7 +241,7 @@ impl Handle {
             Ok(place) => place,
             Err(decision) => return Ok(Asked::Now(decision)),
         };
-        Ok(Asked::Later(Waiting { handle: self.clone(), ticket, answer, answered: false }))
+        Ok(Asked::Later(Waiting { handle: self.clone(), ticket, answer, answered: false, since }))
     }
 
     /// Decides on a request at once, however long it would wait.
@@ -236,13 +249,16 @@ impl Handle {
     /// # Errors
     /// The caller's mistakes; a denial is a [`Decision`].
     pub fn admit(&self, request: &Request<'_>) -> Result<Decision, RequestError> {
-        self.with_journal(|node, journal, now| {
+        let since = clock::now();
+        let admitted = self.with_journal(|node, journal, now| {
             let decision = node.admit(now, request)?;
             if let Some(journal) = journal {
                 journal.admit(now, request, &decision, node);
             }
             Ok(decision)
-        })
+        });
+        self.0.timings.asked(clock::now().since(since));
+        admitted
     }
 
     /// A request has generated tokens. Returns its new lease; `None` when it is not held.
@@ -293,6 +309,11 @@ impl Handle {
     #[must_use]
     pub fn report(&self, hours: usize) -> Vec<EngineReport> {
         self.with(|node, now| node.report(now, hours))
+    }
+
+    /// How long decisions and waits take.
+    pub(crate) fn timings(&self) -> &Timings {
+        &self.0.timings
     }
 
     /// A name for a new stream, unique in this run of the daemon.

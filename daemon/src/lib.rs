@@ -7,6 +7,7 @@ pub mod daemon;
 pub mod handle;
 pub mod listen;
 pub mod log;
+mod metrics;
 pub mod notify;
 mod outputs;
 pub mod page;

@@ -17,6 +17,7 @@ use crate::{
     clock,
     config::{self, Config},
     handle::Handle,
+    metrics::Exporter,
     page::{self, Readers},
     records::{self, Bounds, Recorder},
     state::{Found, State, Store},
@@ -45,6 +46,7 @@ pub(crate) struct Outputs {
     state: Fares,
     store: Option<Store>,
     recorder: Result<Recorder, Fares>,
+    exporter: Exporter,
     save_every: Duration,
 }
 
@@ -60,8 +62,9 @@ impl Outputs {
         let page = start_page(config, readers, epoch, handle);
         let (store, state) = open_state(&config.state, simulated, handle);
         let recorder = start_records(config, epoch, handle);
+        let exporter = Exporter::start(config, simulated, handle);
         let save_every = Duration::from_millis(config.state.interval_ms);
-        Self { handle: handle.clone(), page, state, store, recorder, save_every }
+        Self { handle: handle.clone(), page, state, store, recorder, exporter, save_every }
     }
 
     /// Saves and reports, for ever.
@@ -78,6 +81,7 @@ impl Outputs {
             tell(&self.handle, "page", &self.page);
             tell(&self.handle, "state", &self.state);
             tell(&self.handle, "records", &recorded_fares(&self.recorder));
+            tell(&self.handle, "prometheus", &exported_fares(&self.exporter));
         }
     }
 
@@ -199,6 +203,14 @@ fn recorded_fares(recorder: &Result<Recorder, Fares>) -> Fares {
             let detail = format!("into {}; {lost} lines lost: the disk is too slow", fares.file);
             Fares::new(SourceHealth::Degraded, detail)
         }
+    }
+}
+
+fn exported_fares(exporter: &Exporter) -> Fares {
+    match exporter.fares() {
+        None => Fares::new(SourceHealth::Absent, "switched off (prometheus.enabled)"),
+        Some(Ok(at)) => Fares::new(SourceHealth::Ok, format!("metrics at {at}")),
+        Some(Err(why)) => Fares::new(SourceHealth::Failed, why),
     }
 }
 

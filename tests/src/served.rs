@@ -28,6 +28,7 @@ pub fn quiet() -> Config {
     config.kernel.enabled = false;
     config.host.enabled = false;
     config.state.enabled = false;
+    config.prometheus.enabled = false;
     config.limits.snapshot_interval_ms = 10;
     config
 }

@@ -32,7 +32,7 @@ fn folder() -> TempDir {
 /// A configuration without sources.
 fn quiet(folder: &Path) -> PathBuf {
     let file = folder.join("gpuadmit.toml");
-    fs::write(&file, "[nvml]\nenabled = false\n[vllm]\ndiscover = false\n[state]\nenabled = false\n")
+    fs::write(&file, "[nvml]\nenabled = false\n[vllm]\ndiscover = false\n[state]\nenabled = false\n[prometheus]\nenabled = false\n")
         .unwrap();
     file
 }

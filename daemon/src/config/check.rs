@@ -15,7 +15,7 @@ const MAX_MODELS: usize = 256;
 /// Most uids or gids in a list.
 const MAX_IDS: usize = 256;
 /// `sun_path` of `sockaddr_un` has 108 bytes with its closing zero.
-const MAX_SOCKET_PATH_BYTES: usize = 107;
+pub(super) const MAX_SOCKET_PATH_BYTES: usize = 107;
 const DAY_MS: u64 = 86_400_000;
 
 /// One value that is not allowed.
@@ -65,6 +65,7 @@ impl Config {
         found.state(&self.state);
         found.records(&self.records);
         found.engines(&self.engine);
+        super::prometheus::check(&self.prometheus, &mut found);
         super::tokens::check(self, &mut found);
         found.unless(
             EnvFilter::try_new(&self.log.level).is_ok(),

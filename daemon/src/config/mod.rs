@@ -3,6 +3,7 @@
 
 mod check;
 mod check_shares;
+mod prometheus;
 mod settings;
 mod shares;
 mod tokens;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     check::{Problem, Problems},
+    prometheus::Prometheus,
     shares::{Class, Queue, Tenant, TenantLimits},
     tokens::{Tokenizer, Tokens},
 };
@@ -61,6 +63,8 @@ pub struct Config {
     pub state: State,
     /// Records of all decisions.
     pub records: Records,
+    /// Metrics.
+    pub prometheus: Prometheus,
     /// Engines named by the operator, beside those found.
     pub engine: Vec<Engine>,
     /// Tokenizers named by the operator, beside those found.
@@ -472,8 +476,8 @@ mod tests {
 
     const SHIPPED: &str = include_str!("../../../systemd/gpuadmit.toml");
     /// Keys whose default is to be absent, with an example in the shipped file.
-    const ABSENT: [&str; 6] =
-        ["group", "workers", "max_tokens_limit", "tokens_per_second", "burst_tokens", "object"];
+    const ABSENT: [&str; 7] =
+        ["group", "workers", "max_tokens_limit", "tokens_per_second", "burst_tokens", "object", "socket"];
 
     #[test]
     fn the_shipped_file_changes_nothing() {
@@ -487,7 +491,7 @@ mod tests {
         let keys = tables.lines().filter(|line| !line.starts_with("# ") && !absent(line));
         let text: String = keys.map(|line| format!("{}\n", line.trim_start_matches('#'))).collect();
         assert_eq!(toml::from_str::<Config>(&text).unwrap(), Config::default());
-        assert_eq!(text.matches(" = ").count(), 64, "all 64 keys with a default are shown");
+        assert_eq!(text.matches(" = ").count(), 67, "all 67 keys with a default are shown");
     }
 
     #[test]

@@ -124,7 +124,16 @@ impl Bound {
         Self { listener, file_gid, file_mode, own: None }
     }
 
-    fn make(socket: &Socket) -> Result<Self, ListenError> {
+    /// The listener, once more; it ends with the process's last.
+    ///
+    /// # Errors
+    /// There are no file descriptors left.
+    pub(crate) fn listener(&self) -> io::Result<UnixListener> {
+        self.listener.try_clone()
+    }
+
+    /// A new socket at the configured path.
+    pub(crate) fn make(socket: &Socket) -> Result<Self, ListenError> {
         let path = socket.path.as_path();
         make_folder(path)?;
         let lock = lock(path)?;

@@ -36,6 +36,7 @@ pub(crate) fn serve(socket: &OsStr) -> Result<()> {
     config.nvml.enabled = false;
     config.vllm.discover = false;
     config.state.enabled = false;
+    config.prometheus.enabled = false;
     config.limits.streams_per_connection = config.limits.streams_per_connection.max(CALLERS_MOST);
     let cores = thread::available_parallelism()?.get();
     let runtime = Builder::new_multi_thread()
