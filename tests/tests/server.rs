@@ -200,14 +200,14 @@ async fn headroom_is_told_at_once_and_then_when_it_changes() {
 #[tokio::test]
 async fn events_come_from_the_history_and_then_live() {
     let served = Served::start(quiet());
-    let request = WatchEventsRequest { after: None, follow: true };
+    let request = WatchEventsRequest { follow: true, ..WatchEventsRequest::default() };
     let mut live = served.connection.node().watch_events(request).await.unwrap().into_inner();
     ready_engine(&served.handle);
     let event = timeout(SOON, live.next()).await.unwrap().unwrap().unwrap();
     let found = event.event.unwrap();
     assert_eq!((event.missed, found.cursor, found.kind.as_str()), (0, 1, "ENGINE_FOUND"));
 
-    let past = WatchEventsRequest { after: Some(1), follow: false };
+    let past = WatchEventsRequest { after: Some(1), ..WatchEventsRequest::default() };
     let past = served.connection.node().watch_events(past).await.unwrap().into_inner();
     let kinds: Vec<_> = past.map(|event| event.unwrap().event.unwrap().kind).collect().await;
     assert_eq!(kinds, ["ENGINE_READY"]);
@@ -216,7 +216,7 @@ async fn events_come_from_the_history_and_then_live() {
 #[tokio::test]
 async fn a_cursor_of_an_earlier_run_starts_from_the_oldest_event() {
     let served = served();
-    let request = WatchEventsRequest { after: Some(5000), follow: false };
+    let request = WatchEventsRequest { after: Some(5000), ..WatchEventsRequest::default() };
     let mut events = served.connection.node().watch_events(request).await.unwrap().into_inner();
     assert_eq!(events.next().await.unwrap().unwrap().event.unwrap().cursor, 1);
 }

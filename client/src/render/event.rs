@@ -1,6 +1,6 @@
 //! Events.
 
-use gpuadmit_client::v1::{Event, Severity};
+use gpuadmit_client::v1::{Event, Severity, WatchEventsResponse};
 
 use super::{
     numbers::{UNKNOWN, date_and_time, time_of_day},
@@ -11,9 +11,13 @@ use super::{
 /// Columns of an engine's or device's name on the status screen.
 const BRIEF_NAME_COLUMNS: usize = 14;
 
-/// One event in full.
-pub(crate) fn event(event: &Event, missed: u64, paint: Paint) -> String {
+/// One event in full, and what is missing before it.
+pub(crate) fn event(event: &Event, response: &WatchEventsResponse, paint: Paint) -> String {
     let mut text = String::new();
+    let missed = response.missed;
+    if response.restarted {
+        text += "(the daemon was started again; what it told before is in its journal)\n";
+    }
     if missed > 0 {
         text += &format!("({missed} older events are no longer kept)\n");
     }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use gpuadmit_core::{event::Event, snapshot::Snapshot};
+use gpuadmit_core::snapshot::Snapshot;
 use gpuadmit_proto::v1::{
     ClearGuardsRequest, ClearGuardsResponse, EngineHeadroom, ExplainRequest, ExplainResponse,
     ListGuardsRequest, ListGuardsResponse, ReleaseGpuRequest, ReleaseGpuResponse, ReportRequest,
@@ -19,20 +19,18 @@ use tonic::{Request, Response, Status};
 use super::{
     Parts, ReleaseGpu, check,
     convert::{self, invalid, millis},
+    events::Watch,
     peer::peer_of,
     report,
     status::{self, Clocks},
     until::Until,
 };
-use crate::handle::Handle;
 
 const HOURS_DEFAULT: u32 = 24;
 const HOURS_MOST: u64 = 48;
 const EVENTS_DEFAULT: u32 = 10;
 const EVENTS_MOST: u64 = 256;
 const EXPLAINED_MOST: u64 = 256;
-/// Events read under the lock at once.
-const EVENTS_BATCH: usize = 64;
 /// Messages that wait for one slow reader.
 const WATCH_QUEUE: usize = 4;
 const WATCH_INTERVAL_DEFAULT_MS: u32 = 100;
@@ -95,10 +93,9 @@ impl node_server::Node for Node {
         &self,
         request: Request<WatchEventsRequest>,
     ) -> Result<Response<Self::WatchEventsStream>, Status> {
-        let request = request.into_inner();
+        let watch = Watch::asked(&self.parts.handle, request.get_ref()).map_err(invalid)?;
         let (sender, receiver) = mpsc::channel(WATCH_QUEUE);
-        let handle = self.parts.handle.clone();
-        tokio::spawn(watch_events(handle, request.after.unwrap_or(0), request.follow, sender));
+        tokio::spawn(watch.run(sender));
         Ok(self.watched(receiver))
     }
 
@@ -212,43 +209,4 @@ fn changed(before: &[EngineHeadroom], now: &[EngineHeadroom]) -> bool {
         a.engine == b.engine && a.state == b.state && figures(a) == figures(b)
     };
     before.len() != now.len() || !before.iter().zip(now).all(|(a, b)| same(a, b))
-}
-
-/// Sends events behind a cursor, then live ones if asked to `follow`.
-async fn watch_events(
-    handle: Handle,
-    after: u64,
-    follow: bool,
-    to: mpsc::Sender<Result<WatchEventsResponse, Status>>,
-) {
-    let mut newest = handle.newest_event();
-    // A cursor ahead of the history is one of an earlier run of the daemon: all of this run's events are new to it.
-    let mut cursor = if after > *newest.borrow_and_update() { 0 } else { after };
-    loop {
-        newest.mark_unchanged();
-        let (events, mut missed) = handle.events_after(cursor, EVENTS_BATCH);
-        let caught_up = events.len() < EVENTS_BATCH;
-        let clocks = Clocks::read();
-        for event in &events {
-            cursor = event.cursor;
-            let message = message(event, std::mem::take(&mut missed), clocks);
-            if to.send(Ok(message)).await.is_err() {
-                return;
-            }
-        }
-        if !caught_up {
-            continue;
-        }
-        if !follow {
-            return;
-        }
-        tokio::select! {
-            changed = newest.changed() => if changed.is_err() { return },
-            () = to.closed() => return,
-        }
-    }
-}
-
-fn message(event: &Event, missed: u64, clocks: Clocks) -> WatchEventsResponse {
-    WatchEventsResponse { event: Some(status::event(event, clocks)), missed }
 }

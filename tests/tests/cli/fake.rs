@@ -157,8 +157,9 @@ impl Node for Fake {
         let request = request.into_inner();
         let (first, follow) = (request.after.unwrap_or(0) + 1, request.follow);
         self.asked().events = Some(request);
-        let events =
-            (first..).map(|cursor| Ok(WatchEventsResponse { event: Some(event(cursor)), missed: 0 }));
+        let events = (first..).map(|cursor| {
+            Ok(WatchEventsResponse { event: Some(event(cursor)), ..WatchEventsResponse::default() })
+        });
         let stream: Answers<_> =
             if follow { Box::pin(slowly(events)) } else { Box::pin(tokio_stream::iter(events.take(2))) };
         Ok(Response::new(stream))
