@@ -1,6 +1,7 @@
 //! The `gpuadmit` command.
 
 mod command;
+mod doctor;
 mod plan;
 mod render;
 

@@ -3,6 +3,7 @@
 mod admit;
 mod complete;
 mod completions;
+mod doctor;
 mod duration;
 mod events;
 mod explain;
@@ -50,6 +51,7 @@ enum Sub {
     Guard(guard::Guard),
     Report(report::Report),
     ReleaseGpu(release_gpu::ReleaseGpu),
+    Doctor(doctor::Doctor),
     Plan(Box<plan::Plan>),
     Completions(completions::Completions),
     #[command(hide = true)]
@@ -63,13 +65,18 @@ pub(crate) enum Exit {
     Fine,
     /// Denied.
     Denied,
+    /// There are warnings.
+    Warned,
+    /// Something is broken.
+    Broken,
 }
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
         match exit {
             Exit::Fine => Self::SUCCESS,
-            Exit::Denied => Self::from(1),
+            Exit::Denied | Exit::Warned => Self::from(1),
+            Exit::Broken => Self::from(2),
         }
     }
 }
@@ -82,12 +89,14 @@ impl Command {
             Sub::Completions(completions) => completions.run(&mut output),
             Sub::Man(man) => man.run(),
             Sub::Plan(plan) => plan.run(self.socket, &mut output),
-            online => {
-                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-                runtime.block_on(async { online.ask(&connect(self.socket)?, &mut output).await })
-            }
+            Sub::Doctor(doctor) => runtime()?.block_on(doctor.run(&self.socket, &mut output)),
+            online => runtime()?.block_on(async { online.ask(&connect(self.socket)?, &mut output).await }),
         }
     }
+}
+
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
 impl Sub {
@@ -103,6 +112,7 @@ impl Sub {
             Self::Guard(guard) => guard.run(connection, output).await,
             Self::Report(report) => report.run(connection, output).await,
             Self::ReleaseGpu(release) => release.run(connection, output).await,
+            Self::Doctor(doctor) => doctor.run(connection.socket(), output).await,
             Self::Completions(completions) => completions.run(output),
             Self::Man(man) => man.run(),
             Self::Plan(plan) => plan.run(connection.socket().to_owned(), output),

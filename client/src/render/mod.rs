@@ -2,6 +2,7 @@
 
 pub(crate) mod decision;
 mod device;
+pub(crate) mod doctor;
 mod engine;
 pub(crate) mod event;
 pub(crate) mod explain;

@@ -90,3 +90,47 @@ async fn a_simulated_node_shows_engines_and_devices_with_headroom_and_takes_a_re
     assert_eq!(json(text(&unknown.stdout))["denied"]["reason"], "UNKNOWN_MODEL");
     assert!(text(&live.run(&["events"]).await.stdout).contains("ENGINE_READY"));
 }
+
+/// What `check` of a doctor's findings says.
+fn finding<'a>(doctor: &'a Value, check: &str) -> &'a Value {
+    let checks = doctor["checks"].as_array().unwrap();
+    checks.iter().find(|one| one["check"] == check).unwrap_or(&Value::Null)
+}
+
+#[tokio::test]
+async fn the_doctor_sees_a_daemon_and_its_engines() {
+    let live = Live::start();
+    let doctor = live
+        .run_until(&["doctor", "--json"], |_, stdout| finding(&json(stdout), "engine.state")["level"] == "ok")
+        .await;
+    let doctor = json(&doctor);
+    let version = format!("version {}, simulated", env!("CARGO_PKG_VERSION"));
+    assert_eq!(finding(&doctor, "daemon.answers")["text"], version);
+    assert_eq!(finding(&doctor, "engine.version")["level"], "ok");
+}
+
+#[tokio::test]
+async fn the_doctor_asks_the_daemons_program_of_its_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    for path in ["usr/sbin", "etc/gpuadmit"] {
+        std::fs::create_dir_all(folder.path().join(path)).unwrap();
+    }
+    std::os::unix::fs::symlink(binary("gpuadmitd"), folder.path().join("usr/sbin/gpuadmitd")).unwrap();
+    let config = folder.path().join("etc/gpuadmit/gpuadmit.toml");
+    std::fs::write(&config, "[limits]\nreservations = 0\n").unwrap();
+    let root = folder.path().to_str().unwrap();
+    let ask = async || {
+        let output =
+            finish(gpuadmit("/run/gpuadmit/gpuadmit.sock".as_ref(), &["doctor", "--json", "--root", root]))
+                .await;
+        // Nobody answers there.
+        assert_ended(&output, 2);
+        json(text(&output.stdout))
+    };
+    let refused = ask().await;
+    let valid = finding(&refused, "config.valid");
+    assert_eq!(valid["level"], "error");
+    assert!(valid["text"].as_str().unwrap().contains("limits.reservations: 0 is not allowed"), "{valid}");
+    std::fs::write(&config, "").unwrap();
+    assert_eq!(finding(&ask().await, "config.valid")["level"], "ok");
+}
