@@ -11,12 +11,13 @@ use gpuadmit_sim::Scenario;
 use tokio::{sync::watch, task::JoinSet, time::timeout};
 
 use crate::{
-    config::Config,
+    config::{Config, ConfigError},
     handle::Handle,
     listen::{Bound, Incoming, ListenError},
-    notify::{self, Notifier},
+    notify::{self, Notifier, Remark},
     outputs::Outputs,
     page::Readers,
+    reload::Reloader,
     rpc::{self, Allowed, Parts, Services},
     sources::{self, Sources, SourcesError},
     tokens::Tokens,
@@ -24,6 +25,11 @@ use crate::{
 
 /// Time for open calls to be answered once the daemon stops.
 const ANSWER_GRACE: Duration = Duration::from_secs(1);
+/// Time to keep what outlives the daemon and to close the driver; a disk that takes longer has the last regular copy. With the above and what
+/// the program gives its tasks it makes less than two seconds.
+const KEEP_GRACE: Duration = Duration::from_millis(500);
+/// Callers wait so long, at most, until engines have been looked at for the first time: before, every model is unknown.
+const SETTLE_AT_LATEST: Duration = Duration::from_secs(3);
 
 /// Why the daemon ended unasked.
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +62,8 @@ pub struct Daemon {
     services: Arc<Services>,
     stopping: watch::Sender<bool>,
     outputs: Outputs,
-    _sources: Sources,
+    sources: Sources,
+    remark: Remark,
 }
 
 impl Daemon {
@@ -84,7 +91,8 @@ impl Daemon {
             waits_per_session: usize::try_from(config.queue.waits_per_session).unwrap_or(usize::MAX),
             stopping: stopping.subscribe(),
         })?);
-        Ok(Self { config, incoming, handle, services, stopping, outputs, _sources: sources })
+        let remark = Remark::default();
+        Ok(Self { config, incoming, handle, services, stopping, outputs, sources, remark })
     }
 
     /// The node.
@@ -93,34 +101,58 @@ impl Daemon {
         &self.handle
     }
 
-    /// Serves until `stop`; then answers what is open, for at most a second.
+    /// What reloads its configuration, which `load` reads.
+    #[must_use]
+    pub fn reloader<L: Fn() -> Result<Config, ConfigError>>(&self, load: L) -> Reloader<L> {
+        Reloader::new(self.config.clone(), load, self.handle.clone(), self.remark.clone())
+    }
+
+    /// Serves until `stop`; then answers what is open, and keeps what outlives it: within two seconds.
     ///
     /// # Errors
     /// [`DaemonError`].
     pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), DaemonError> {
-        let Self { config, incoming, handle, services, stopping, mut outputs, _sources } = self;
-        services.set_serving(true).await;
-        tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %config.socket.path.display(), "serving");
+        let Self { config, incoming, handle, services, stopping, mut outputs, sources, remark } = self;
         let mut tasks = JoinSet::new();
         tasks.spawn(handle.clone().run_timeouts());
-        let mut notifier = Notifier::default();
+        tokio::pin!(stop);
+        // Callers wait in the socket meanwhile.
+        let settled = timeout(SETTLE_AT_LATEST, sources.settled());
+        tokio::select! {
+            () = &mut stop => {
+                end(outputs, &sources).await;
+                return Ok(());
+            }
+            _ = settled => {}
+        }
+        services.set_serving(true).await;
+        tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %config.socket.path.display(), "serving");
+        let mut notifier = Notifier::new(remark);
         tasks.spawn(handle.publish(config.snapshot_interval(), move |snapshot| notifier.published(snapshot)));
         let serving = rpc::serve(incoming, Arc::clone(&services), &config.limits, stopping.subscribe());
         tokio::pin!(serving);
         tokio::select! {
-            () = stop => {}
+            () = &mut stop => {}
             served = &mut serving => return Ok(served?),
             _ = tasks.join_next() => return Err(DaemonError::Task),
             () = outputs.run() => return Err(DaemonError::Task),
         }
         notify::stopping();
         services.set_serving(false).await;
-        outputs.end().await;
+        outputs.close_page();
         stopping.send_replace(true);
-        match timeout(ANSWER_GRACE, serving).await {
-            Ok(served) => Ok(served?),
-            Err(_) => Ok(()),
-        }
+        let served = timeout(ANSWER_GRACE, serving).await;
+        end(outputs, &sources).await;
+        // A caller that did not hang up in time is left.
+        served.map_or(Ok(()), |served| Ok(served?))
+    }
+}
+
+/// Keeps what outlives the daemon and closes the driver, within their time.
+async fn end(outputs: Outputs, sources: &Sources) {
+    let ends = async { tokio::join!(outputs.end(), sources.end()) };
+    if timeout(KEEP_GRACE, ends).await.is_err() {
+        tracing::warn!("it ends without waiting for a disk or a driver that takes too long");
     }
 }
 

@@ -38,7 +38,7 @@ use tokio::{
     time::{MissedTickBehavior, interval, sleep},
 };
 
-use crate::{clock, metrics::Timings, page, records::Journal, source::Observe};
+use crate::{clock, config::Config, metrics::Timings, page, records::Journal, source::Observe};
 
 /// Shortest sleep until something falls due: a node that is for ever due does not spin.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
@@ -180,6 +180,16 @@ impl Handle {
     /// Records from now on what goes in and what is decided; `None`: no more.
     pub fn record_in(&self, journal: Option<Journal>) {
         self.lock().journal = journal;
+    }
+
+    /// The settings of `config` hold from now on.
+    pub fn reconfigure(&self, config: &Config) {
+        self.with_journal(|node, journal, now| {
+            if let Some(journal) = journal {
+                journal.reload(now, config);
+            }
+            node.reconfigure(now, config.settings());
+        });
     }
 
     /// Takes in a fact.
@@ -519,4 +529,48 @@ fn raise(seen: &mut u64, newest: u64) -> bool {
     let grew = newest > *seen;
     *seen = newest.max(*seen);
     grew
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+
+    use super::*;
+
+    /// The watchdog is fed by what is published.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn nothing_is_published_while_the_lock_is_stuck() {
+        let handle = Handle::new(Settings::default(), 1);
+        let published = Arc::new(AtomicU32::new(0));
+        let counter = Arc::clone(&published);
+        let count = move || published.load(Ordering::SeqCst);
+        let publishing = handle.clone().publish(Duration::from_millis(1), move |_| {
+            counter.fetch_add(1, Ordering::SeqCst);
+        });
+        let publishing = tokio::spawn(publishing);
+        let more_than = async |least: u32| {
+            while count() <= least {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        more_than(0).await;
+        let (locked, stuck) = std::sync::mpsc::channel();
+        let (free, freed) = std::sync::mpsc::channel();
+        let holder = handle.clone();
+        let holder = std::thread::spawn(move || {
+            let _lock = holder.lock();
+            locked.send(()).unwrap();
+            freed.recv().unwrap();
+        });
+        stuck.recv().unwrap();
+        // One may have been taken before and be told now.
+        sleep(Duration::from_millis(20)).await;
+        let before = count();
+        sleep(Duration::from_millis(50)).await;
+        assert_eq!(count(), before);
+        free.send(()).unwrap();
+        more_than(before).await;
+        publishing.abort();
+        holder.join().unwrap();
+    }
 }

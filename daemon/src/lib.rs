@@ -12,6 +12,7 @@ pub mod notify;
 mod outputs;
 pub mod page;
 pub mod records;
+pub mod reload;
 pub mod rpc;
 pub mod simulate;
 pub mod source;

@@ -24,8 +24,8 @@ const REFUSED: u8 = 2;
 const TASK_GRACE: Duration = Duration::from_millis(200);
 
 fn main() -> ExitCode {
-    let args = Args::parse();
-    match args.role {
+    let mut args = Args::parse();
+    match args.role.take() {
         Some(Role::NvmlChild { arguments }) => {
             return match ChildOptions::parse(arguments) {
                 Ok(options) => child_main(options),
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
         Ok(config) => config,
         Err(error) => return refuse(&error.to_string()),
     };
-    let simulation = match scenario(args.simulate) {
+    let simulation = match scenario(args.simulate.clone()) {
         Ok(scenario) => scenario,
         Err(error) => return refuse(&error.to_string()),
     };
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let log = Log::start(&config.log);
-    match run(config, simulation, log) {
+    match run(&args, config, simulation, log) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
@@ -92,14 +92,25 @@ fn scenario(asked: Option<Option<PathBuf>>) -> Result<Option<Scenario>, Scenario
     asked.map(load).transpose()
 }
 
-fn run(config: Config, simulation: Option<Scenario>, log: Log) -> anyhow::Result<()> {
+fn run(args: &Args, config: Config, simulation: Option<Scenario>, log: Log) -> anyhow::Result<()> {
     let cores = available_parallelism().map_or(1, usize::from);
     let runtime = runtime(config.limits.worker_threads(cores)).context("cannot start threads")?;
     let ended = runtime.block_on(async {
         let (terminate, interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let mut hangup = signal(SignalKind::hangup())?;
         let daemon = Daemon::start(config, simulation)?;
         tokio::spawn(log.tell(daemon.handle().clone()));
-        Ok(daemon.serve(either(terminate, interrupt)).await?)
+        let mut reloader = daemon.reloader(|| configuration(args));
+        let reloads = async {
+            while hangup.recv().await.is_some() {
+                reloader.reload();
+            }
+            std::future::pending().await
+        };
+        tokio::select! {
+            served = daemon.serve(either(terminate, interrupt)) => Ok(served?),
+            ended = reloads => ended,
+        }
     });
     runtime.shutdown_timeout(TASK_GRACE);
     ended

@@ -85,9 +85,13 @@ impl Outputs {
         }
     }
 
-    /// Saves a last time, ends the records, and closes the page.
-    pub(crate) async fn end(mut self) {
+    /// Nothing is shown any more.
+    pub(crate) fn close_page(&self) {
         self.handle.show_on(None);
+    }
+
+    /// Saves a last time and ends the records.
+    pub(crate) async fn end(mut self) {
         self.save().await;
         self.handle.record_in(None);
         if let Ok(recorder) = self.recorder {

@@ -21,6 +21,8 @@ use crate::{
     },
 };
 
+/// The driver is not opened again before the daemon has ended.
+const UNTIL_THE_END: Duration = Duration::from_mins(1);
 /// Largest API key file, bytes.
 const MAX_KEY_BYTES: u64 = 4096;
 
@@ -53,9 +55,28 @@ pub enum SourcesError {
 pub(crate) struct Sources {
     /// How to let go of the driver; `None`: NVML is not in use.
     pub(crate) release_gpu: Option<ReleaseGpu>,
-    _vllm: Option<Vllm>,
+    vllm: Option<Vllm>,
     _kernel: Option<Kernel>,
     _host: Option<Host>,
+}
+
+impl Sources {
+    /// Lets go of the driver, as far as it lets go of us.
+    pub(crate) async fn end(&self) {
+        if let Some(release) = &self.release_gpu {
+            release(UNTIL_THE_END).await;
+        }
+    }
+
+    /// Returns when the engines that there are have been looked at once.
+    pub(crate) fn settled(&self) -> impl Future<Output = ()> + use<> {
+        let settled = self.vllm.as_ref().map(Vllm::settled);
+        async move {
+            if let Some(settled) = settled {
+                settled.wait().await;
+            }
+        }
+    }
 }
 
 /// Starts the sources of `config`.
@@ -80,7 +101,7 @@ pub(crate) fn start(
     let wanted = options.discover || !options.engines.is_empty();
     let vllm = wanted.then(|| vllm::spawn(options, Arc::clone(&observe)));
     let release_gpu = config.nvml.enabled.then(|| start_nvml(&config.nvml, observe)).transpose()?;
-    Ok(Sources { release_gpu, _vllm: vllm, _kernel: kernel, _host: host })
+    Ok(Sources { release_gpu, vllm, _kernel: kernel, _host: host })
 }
 
 /// The same is true of the host's memory.
@@ -107,7 +128,7 @@ fn simulated(config: &Config, scenario: Scenario, handle: &Handle) -> Result<Sou
     let options = Options { discover: false, engines: node.engines, ..options };
     let vllm = vllm::spawn(options, node.observe);
     let nvml = nvml::spawn(Origin::Messages(node.devices), handle.observer());
-    Ok(Sources { release_gpu: Some(release_gpu(nvml)), _vllm: Some(vllm), _kernel: None, _host: None })
+    Ok(Sources { release_gpu: Some(release_gpu(nvml)), vllm: Some(vllm), _kernel: None, _host: None })
 }
 
 fn start_nvml(nvml: &Nvml, observe: Observe) -> Result<ReleaseGpu, SourcesError> {

@@ -3,5 +3,6 @@
 pub mod bench;
 pub mod binary;
 pub mod node_kit;
+pub mod running;
 pub mod served;
 pub mod talk;

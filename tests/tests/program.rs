@@ -1,86 +1,23 @@
 //! `gpuadmitd` as a program: its command line, its socket, what it tells the service manager, its end.
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test fails by panicking, its helpers included"
-)]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers included")]
 
 use std::{
     fs,
     io::{BufRead as _, BufReader, Read as _},
-    os::unix::{fs::PermissionsExt as _, net::UnixDatagram, net::UnixStream},
-    path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Output, Stdio},
-    thread::sleep,
-    time::{Duration, Instant},
+    os::unix::{fs::PermissionsExt as _, net::UnixStream},
+    path::Path,
+    process::{Command, Output, Stdio},
 };
 
-use gpuadmit_tests::binary::binary;
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
+use gpuadmit_tests::{
+    binary::binary,
+    running::{QUIET, Running, SOON, command, configure, within},
 };
+use nix::sys::signal::Signal;
 use tempfile::TempDir;
-
-/// Longest wait for what happens at once on an idle machine.
-const SOON: Duration = Duration::from_secs(20);
 
 fn folder() -> TempDir {
     tempfile::tempdir().unwrap()
-}
-
-/// A configuration without sources.
-fn quiet(folder: &Path) -> PathBuf {
-    let file = folder.join("gpuadmit.toml");
-    fs::write(&file, "[nvml]\nenabled = false\n[vllm]\ndiscover = false\n[state]\nenabled = false\n[prometheus]\nenabled = false\n")
-        .unwrap();
-    file
-}
-
-fn command(folder: &Path) -> Command {
-    let mut command = Command::new(binary("gpuadmitd"));
-    command.arg("--config").arg(quiet(folder)).stdin(Stdio::null()).stderr(Stdio::piped());
-    command
-}
-
-/// A running daemon, killed when dropped.
-struct Running(Child);
-
-impl Running {
-    fn start(folder: &Path) -> Self {
-        let socket = folder.join("s");
-        let running = Self(command(folder).arg("--socket").arg(&socket).spawn().unwrap());
-        within(SOON, || UnixStream::connect(&socket).is_ok());
-        running
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(i32::try_from(self.0.id()).unwrap()), signal).unwrap();
-    }
-
-    fn wait(mut self) -> ExitStatus {
-        let mut status = None;
-        within(SOON, || {
-            status = self.0.try_wait().unwrap();
-            status.is_some()
-        });
-        status.unwrap()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn within(time: Duration, mut happens: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !happens() {
-        assert!(start.elapsed() < time, "it did not happen within {time:?}");
-        sleep(Duration::from_millis(10));
-    }
 }
 
 fn text(bytes: &[u8]) -> &str {
@@ -131,6 +68,7 @@ fn the_socket_of_a_killed_daemon_is_taken_over() {
 #[test]
 fn of_two_daemons_started_at_once_one_serves() {
     let folder = folder();
+    configure(folder.path(), QUIET);
     let start = || command(folder.path()).arg("--socket").arg(folder.path().join("s")).spawn().unwrap();
     let mut both = [Running(start()), Running(start())];
     let mut ended = || both.iter_mut().filter_map(|one| one.0.try_wait().unwrap()).count();
@@ -164,43 +102,6 @@ fn a_daemon_with_a_bad_configuration_does_not_start_with_another() {
 }
 
 #[test]
-fn the_service_manager_is_told_of_start_life_and_end() {
-    let folder = folder();
-    let manager = UnixDatagram::bind(folder.path().join("notify")).unwrap();
-    manager.set_read_timeout(Some(SOON)).unwrap();
-    let mut command = command(folder.path());
-    command.arg("--socket").arg(folder.path().join("s"));
-    command.env("NOTIFY_SOCKET", folder.path().join("notify")).env("WATCHDOG_USEC", "400000");
-    let running = Running(command.spawn().unwrap());
-    let mut told = Told { manager, seen: String::new() };
-    told.until("READY=1");
-    assert!(UnixStream::connect(folder.path().join("s")).is_ok(), "ready means that it answers");
-    told.until("STATUS=0 of 0 engines ready");
-    told.seen.clear();
-    told.until("WATCHDOG=1");
-    running.signal(Signal::SIGTERM);
-    told.until("STOPPING=1");
-    assert!(running.wait().success());
-}
-
-/// What the service manager was told.
-struct Told {
-    manager: UnixDatagram,
-    seen: String,
-}
-
-impl Told {
-    fn until(&mut self, wanted: &str) {
-        let mut buffer = [0; 4096];
-        while !self.seen.contains(wanted) {
-            let length = self.manager.recv(&mut buffer).unwrap();
-            self.seen.push_str(text(&buffer[..length]));
-            self.seen.push('\n');
-        }
-    }
-}
-
-#[test]
 fn it_serves_the_socket_that_systemd_passes() {
     let activate = Path::new("/usr/bin/systemd-socket-activate");
     if !activate.exists() {
@@ -210,7 +111,12 @@ fn it_serves_the_socket_that_systemd_passes() {
     let folder = folder();
     let socket = folder.path().join("passed");
     let mut command = Command::new(activate);
-    command.arg("--listen").arg(&socket).arg(binary("gpuadmitd")).arg("--config").arg(quiet(folder.path()));
+    command
+        .arg("--listen")
+        .arg(&socket)
+        .arg(binary("gpuadmitd"))
+        .arg("--config")
+        .arg(configure(folder.path(), QUIET));
     let mut running = Running(command.stderr(Stdio::piped()).spawn().unwrap());
     within(SOON, || UnixStream::connect(&socket).is_ok());
     // The daemon greets each connection with its HTTP/2 settings once the client has sent its preface.

@@ -67,7 +67,7 @@ pub enum Standing {
 /// - [`observe`](Self::observe) takes in a fact from a source.
 /// - [`admit`](Self::admit), [`admit_or_wait`](Self::admit_or_wait), [`cancel`](Self::cancel), [`progress`](Self::progress), [`complete`](Self::complete),
 ///   [`session_broken`](Self::session_broken), [`adopt`](Self::adopt) serve gateways.
-/// - [`handle_timeout`](Self::handle_timeout) does what is due, when [`poll_timeout`](Self::poll_timeout) says;
+/// - [`reconfigure`](Self::reconfigure) changes its settings; [`handle_timeout`](Self::handle_timeout) does what is due, when [`poll_timeout`](Self::poll_timeout) says;
 ///   [`poll_grant`](Self::poll_grant) hands out answers to those who waited.
 /// - [`snapshot`](Self::snapshot), [`history`](Self::history), [`records`](Self::records),
 ///   [`standing`](Self::standing), [`report`](Self::report) show it.
@@ -138,6 +138,19 @@ impl Node {
             no_name: "".into(),
             touched: Touched::None,
         }
+    }
+
+    /// Other settings hold from now on. What was promised under the old ones stays promised.
+    pub fn reconfigure(&mut self, now: Mono, settings: Settings) {
+        let (engines, queue) = (&self.engines, &self.queue);
+        let in_use = |slot| {
+            engines.iter().any(|engine| engine.ledger.of_tenant(slot).1 > 0)
+                || queue.iter().any(|waiter| waiter.tenant == slot)
+        };
+        self.tenants.reconfigure(now, &settings, in_use);
+        self.settings = settings;
+        self.touched = Touched::All;
+        self.serve(now, Engines::ALL);
     }
 
     /// A request has generated tokens. Returns its new lease; `None` when it is not held.

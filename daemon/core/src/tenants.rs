@@ -61,6 +61,22 @@ impl Tenants {
         tenants
     }
 
+    /// Other limits hold from now on; what is in the buckets stays. `in_use` as for [`Self::slot`].
+    pub(crate) fn reconfigure(&mut self, now: Mono, settings: &Settings, in_use: impl Fn(Slot) -> bool) {
+        for (slot, account) in self.accounts.iter_mut().enumerate() {
+            let shared = Slot(slot) == Slot::OTHERS;
+            let named = settings.tenants.get(&*account.name).filter(|_| !shared);
+            account.limits = named.unwrap_or(&settings.tenant_default).clone();
+            account.fixed = shared || Slot(slot) == Slot::ANONYMOUS || named.is_some();
+        }
+        for name in settings.tenants.keys().filter(|name| !name.is_empty()).take(MAX_ACCOUNTS - 2) {
+            let slot = self.slot(now, name, settings, &in_use);
+            if let Some(account) = self.accounts.get_mut(slot.0) {
+                account.fixed = true;
+            }
+        }
+    }
+
     fn open(&mut self, name: Arc<str>, limits: &TenantLimits, fixed: bool) {
         self.by_name.insert(Arc::clone(&name), Slot(self.accounts.len()));
         self.accounts.push(Account::new(name, limits, fixed));
@@ -92,8 +108,10 @@ impl Tenants {
     }
 
     fn admit(&mut self, now: Mono, name: &str, settings: &Settings, in_use: impl Fn(Slot) -> bool) -> Slot {
+        // Named ones have theirs already, unless they were named while all accounts were in use.
+        let limits = settings.tenants.get(name).unwrap_or(&settings.tenant_default);
         if self.accounts.len() < MAX_ACCOUNTS {
-            self.open(name.into(), &settings.tenant_default, false);
+            self.open(name.into(), limits, false);
             return Slot(self.accounts.len() - 1);
         }
         let mut slots = self.accounts.iter().enumerate();
@@ -101,7 +119,7 @@ impl Tenants {
         let Some(slot) = free.map(|(slot, _)| slot) else { return Slot::OTHERS };
         if let Some(account) = self.accounts.get_mut(slot) {
             self.by_name.remove(&account.name);
-            *account = Account::new(name.into(), &settings.tenant_default, false);
+            *account = Account::new(name.into(), limits, false);
             self.by_name.insert(Arc::clone(&account.name), Slot(slot));
         }
         Slot(slot)
@@ -258,6 +276,23 @@ mod tests {
         assert_eq!(open(&mut tenants, 61.0, 1002), Slot(4));
         assert_eq!(open(&mut tenants, 61.0, 1002), Slot(4));
         assert_eq!((tenants.accounts.len(), tenants.by_name.len()), (MAX_ACCOUNTS, MAX_ACCOUNTS - 1));
+    }
+
+    #[test]
+    fn new_limits_hold_at_once_and_what_was_taken_stays_taken() {
+        let settings = limited(100.0, 500);
+        let mut tenants = Tenants::new(&settings);
+        let slot = tenants.slot(at(0.0), "a", &settings, |_| false);
+        tenants.charge(at(0.0), slot, Tokens(500));
+        let mut slower = limited(50.0, 500);
+        slower.tenants.insert("b".into(), TenantLimits { blocked: true, ..TenantLimits::default() });
+        tenants.reconfigure(at(0.0), &slower, |_| false);
+        // The 200 tokens come in at 50 a second now.
+        assert_eq!(wait(&tenants, 0.0, slot, 200), Some(4.0));
+        assert!(tenants.get(tenants.find("b")).unwrap().limits().blocked);
+        tenants.reconfigure(at(0.0), &settings, |_| false);
+        assert!(!tenants.get(tenants.find("b")).unwrap().limits().blocked);
+        assert_eq!(wait(&tenants, 0.0, slot, 200), Some(2.0));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 mod check;
 mod check_shares;
 mod prometheus;
+mod reload;
 mod settings;
 mod shares;
 mod tokens;
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 pub use self::{
     check::{Problem, Problems},
     prometheus::Prometheus,
+    reload::Change,
     shares::{Class, Queue, Tenant, TenantLimits},
     tokens::{Tokenizer, Tokens},
 };

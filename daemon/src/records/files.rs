@@ -67,6 +67,9 @@ impl Files {
             self.next()?;
         }
         self.put(&line)?;
+        if let Input::Reload(config) = &line.input {
+            self.head.config.clone_from(config);
+        }
         if let Input::Fact(fact) = &line.input
             && let Fact::Engine(facts) = &**fact
             && (self.engines.len() < MAX_ENGINES || self.engines.contains_key(facts.id()))

@@ -74,6 +74,8 @@ pub(crate) enum Input {
     Adopt { session: u64, ids: Vec<u64> },
     /// What was due was done.
     Timeout {},
+    /// Another configuration holds from now on.
+    Reload(Box<Config>),
     /// So many lines are missing here: the disk was too slow.
     Lost { lines: u64 },
 }

@@ -233,6 +233,11 @@ impl Journal {
         self.note(now, Input::Adopt { session: session.0, ids: ids.iter().map(|id| id.0).collect() });
     }
 
+    /// Another configuration is about to hold.
+    pub fn reload(&mut self, now: Mono, config: &Config) {
+        self.note(now, Input::Reload(Box::new(config.clone())));
+    }
+
     /// What was due was done.
     pub fn timeout(&mut self, now: Mono) {
         self.note(now, Input::Timeout {});

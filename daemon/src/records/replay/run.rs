@@ -11,6 +11,7 @@ use gpuadmit_core::{
 };
 
 use super::{Policy, Report};
+use crate::config::Config;
 use crate::records::line::{Admit, Decided, Head, Input, Line, Of, session};
 
 /// What a request is given back with that was not admitted when it was recorded.
@@ -22,6 +23,7 @@ pub(super) struct Run {
     node: Node,
     epoch: u32,
     part: u64,
+    policy: Policy,
     /// Whether its own decisions are carried out, and not the recorded ones.
     exact: bool,
     /// Recorded reservations and those that stand for them here.
@@ -43,7 +45,8 @@ impl Run {
             node.take_up(lengths.into());
         }
         let (reservations, waiting, answers) = Default::default();
-        Self { node, epoch: head.epoch, part: head.part, exact, reservations, waiting, answers }
+        let policy = policy.clone();
+        Self { node, epoch: head.epoch, part: head.part, policy, exact, reservations, waiting, answers }
     }
 
     pub(super) const fn goes_on_with(&self, head: &Head) -> bool {
@@ -86,9 +89,17 @@ impl Run {
                 self.node.adopt(now, session(number), &ids);
             }
             Input::Timeout {} => self.node.handle_timeout(now),
+            Input::Reload(config) => self.reconfigure(now, &config),
             Input::Lost { lines } => report.lost_lines += lines,
         }
         self.fetch_answers();
+    }
+
+    /// The recorded daemon was reconfigured: the policy is asked what it makes of that.
+    fn reconfigure(&mut self, now: Mono, config: &Config) {
+        let (recorded, settings) = (config.settings(), self.policy.settings(config));
+        self.exact &= settings == recorded;
+        self.node.reconfigure(now, if self.exact { settings } else { following(settings) });
     }
 
     fn fetch_answers(&mut self) {

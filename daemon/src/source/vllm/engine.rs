@@ -21,6 +21,7 @@ use super::{
     identity::{self, Listing, version_known},
     reading::Body,
     scrape::{Failed, Scraper},
+    settled::FirstLook,
 };
 use crate::{clock, source::Observe};
 
@@ -107,7 +108,7 @@ impl Engine {
     }
 
     /// Scrapes until it is dropped, or nobody is left who would tell it of changes.
-    pub(super) async fn run(mut self) {
+    pub(super) async fn run(mut self, mut first_look: Option<FirstLook>) {
         loop {
             let started = Instant::now();
             self.tell_facts(Span::at(clock::now()));
@@ -115,6 +116,7 @@ impl Engine {
                 Ok(body) => self.delivered(body).await,
                 Err(failed) => self.failed(failed),
             };
+            drop(first_look.take());
             // A scrape slower than the interval is not followed by the next at once.
             let next = (started + interval).max(Instant::now() + self.asking.pace.min_interval);
             while let Ok(changed) = timeout_at(next, self.known.changed()).await {

@@ -11,6 +11,7 @@ use std::{path::PathBuf, time::Duration};
 
 use supervise::{Supervisor, Task};
 
+pub use self::settled::Settled;
 use self::{address::Address, cost::Pace};
 use crate::source::Observe;
 
@@ -30,6 +31,7 @@ mod rank;
 pub mod reading;
 pub mod role;
 pub mod scrape;
+mod settled;
 mod supervise;
 
 /// How to find and ask engines.
@@ -88,17 +90,27 @@ pub struct ConfiguredEngine {
 }
 
 /// The running source. Its tasks end when this is dropped.
-pub struct Vllm(Task);
+pub struct Vllm {
+    task: Task,
+    settled: Settled,
+}
 
 impl Vllm {
     /// Ends its tasks and waits for that.
     pub async fn stop(self) {
-        self.0.stop().await;
+        self.task.stop().await;
+    }
+
+    /// When it will have looked once: for engines, and at each of them. A look that failed is one.
+    pub fn settled(&self) -> Settled {
+        self.settled.clone()
     }
 }
 
 /// Starts finding and asking engines; what they say goes to `observe`. Must be called within a tokio runtime.
 #[must_use]
 pub fn spawn(options: Options, observe: Observe) -> Vllm {
-    Vllm(Task::spawn(Supervisor::new(options, observe).run()))
+    let (first_look, settled) = settled::pair();
+    let task = Task::spawn(Supervisor::new(options, observe, first_look).run());
+    Vllm { task, settled }
 }

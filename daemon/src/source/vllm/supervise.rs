@@ -19,6 +19,7 @@ use super::{
     engine::{Asking, Engine, Known},
     http,
     process::{Identity, Proc},
+    settled::FirstLook,
 };
 use crate::source::Observe;
 
@@ -61,11 +62,13 @@ pub(super) struct Supervisor {
     options: Options,
     observe: Observe,
     running: BTreeMap<Arc<str>, Running>,
+    /// Until the first scan is taken in.
+    first_look: Option<FirstLook>,
 }
 
 impl Supervisor {
-    pub(super) fn new(options: Options, observe: Observe) -> Self {
-        Self { options, observe, running: BTreeMap::new() }
+    pub(super) fn new(options: Options, observe: Observe, first_look: FirstLook) -> Self {
+        Self { options, observe, running: BTreeMap::new(), first_look: Some(first_look) }
     }
 
     /// Runs until it is dropped.
@@ -74,6 +77,7 @@ impl Supervisor {
             self.start_configured(&engine);
         }
         if !self.options.discover {
+            self.first_look = None;
             return std::future::pending().await;
         }
         let mut scanner = self.scanner();
@@ -90,6 +94,7 @@ impl Supervisor {
                     for root in self.take(scan).await {
                         scanner.forget(root);
                     }
+                    self.first_look = None;
                     scanner
                 }
                 // Only a runtime that shuts down gets here; what was seen is found again.
@@ -198,7 +203,7 @@ impl Supervisor {
         let (known, receiver) = watch::channel(known);
         let asking = Asking { pace: self.options.pace(), deadline: self.options.scrape_timeout };
         let engine = Engine::new(id.clone(), receiver, api_key, asking, self.observe.clone());
-        let task = Task::spawn(engine.run());
+        let task = Task::spawn(engine.run(self.first_look.clone()));
         self.running.insert(id, Running { known, root, _task: task });
     }
 
