@@ -5,8 +5,9 @@ use gpuadmit_core::{
     host::{HostFact, ProcessState, Scheduled},
     node::{Node, Standing},
     observation::{
-        DeviceEvent, DeviceProcess, DeviceProcesses, EngineProcess, Observation, OomScope, ProcessChange,
-        ProcessEvent, ProcessRole, RankReading, ScrapeFailure, Sender, SourceHealth, SourceReport,
+        DeviceEvent, DeviceMemory, DeviceProcess, DeviceProcesses, DeviceReading, EngineProcess, Observation,
+        OomScope, ProcessChange, ProcessEvent, ProcessRole, RankReading, ScrapeFailure, Sender, SourceHealth,
+        SourceReport,
     },
     request::Reason,
     snapshot::EngineState,
@@ -221,6 +222,57 @@ fn an_xid_that_ends_an_engine_is_the_cause_that_its_loss_names() {
     let [xid_event, down] = &events[..] else { panic!("two events, not {events:#?}") };
     assert_eq!((down.cause, down.caused_by), (Some(Cause::Xid), Some(xid_event.cursor)));
     assert!(down.message.contains("Xid 31"), "{}", down.message);
+}
+
+#[test]
+fn an_allocation_that_succeeds_when_tried_again_ends_nothing() {
+    let mut node = node();
+    let call = "cuMemCreate";
+    let bytes = Bytes(96 << 20);
+    happens(&mut node, at(1.0), WORKER, ProcessChange::AllocationFailed { requested: Some(bytes), call });
+    happens(&mut node, at(1.1), WORKER, ProcessChange::AllocationRetried { requested: bytes, call });
+    // A second time within the minute is not told again.
+    happens(&mut node, at(2.0), WORKER, ProcessChange::AllocationFailed { requested: Some(bytes), call });
+    happens(&mut node, at(2.1), WORKER, ProcessChange::AllocationRetried { requested: bytes, call });
+    happens(&mut node, at(3.0), WORKER, exit(Some(1), None));
+    let events = told(&mut node, at(4.0));
+    let [failed, over, down] = &events[..] else { panic!("three events, not {events:#?}") };
+    assert_eq!((failed.kind, over.kind), (EventKind::AllocationFailed, EventKind::AlertOver));
+    assert_eq!(over.caused_by, Some(failed.cursor));
+    assert_eq!(
+        over.message,
+        "engine e: its worker (pid 102) made room, tried again and got 100663296 bytes by cuMemCreate"
+    );
+    assert_eq!((down.cause, down.caused_by), (Some(Cause::Exit), None));
+}
+
+#[test]
+fn what_a_process_took_since_the_reading_is_told_as_not_free() {
+    let mut node = node();
+    let processes = vec![DeviceProcess { pid: WORKER, used: Some(Bytes(1 << 30)) }];
+    let listed = DeviceProcesses { span: Span::at(at(0.9)), uuid: "GPU-0".into(), processes };
+    node.observe(at(0.9), Observation::DeviceProcesses(listed));
+    let (total, used, free) = (Bytes(80 << 30), Bytes(78 << 30), Bytes(2 << 30));
+    let reading = DeviceReading {
+        span: Span::at(at(1.0)),
+        uuid: "GPU-0".into(),
+        index: 0,
+        name: "test".into(),
+        pci: "00000000:01:00.0".into(),
+        parent: None,
+        memory: Some(DeviceMemory { total, reserved: None, used, free }),
+        utilisation_percent: None,
+        problem: String::new(),
+    };
+    node.observe(at(1.0), Observation::Device(Box::new(reading)));
+    let taken = ProcessChange::Allocated { allocated: Bytes(2 << 30), freed: Bytes(1 << 20), failed: 0 };
+    happens(&mut node, at(1.02), WORKER, taken);
+    let requested = Some(Bytes(96 << 20));
+    happens(&mut node, at(1.03), WORKER, ProcessChange::AllocationFailed { requested, call: "cuMemCreate" });
+    let events = told(&mut node, at(1.1));
+    // 1 MiB of the 2 GiB is left: it failed for want of memory.
+    assert_eq!(events[0].kind, EventKind::AllocationFailed);
+    assert!(events[0].message.ends_with("; 1048576 bytes free"), "{}", events[0].message);
 }
 
 #[test]

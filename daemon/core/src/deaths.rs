@@ -48,9 +48,17 @@ impl Node {
                 self.allocation_failed(now, index, who, *requested, call);
                 Effect::Nothing
             }
-            ProcessChange::Forked { .. } | ProcessChange::Exec | ProcessChange::Allocated { .. } => {
+            ProcessChange::AllocationRetried { requested, call } => {
+                self.allocation_retried(now, index, who, *requested, call);
                 Effect::Nothing
             }
+            ProcessChange::Allocated { allocated, freed, .. } => {
+                for device in self.devices.values_mut() {
+                    device.moved(who.pid, *allocated, *freed);
+                }
+                Effect::Nothing
+            }
+            ProcessChange::Forked { .. } | ProcessChange::Exec => Effect::Nothing,
         };
         self.follow(now, index, effect);
     }
@@ -211,11 +219,14 @@ impl Node {
         if let (Some(told), Some(event)) =
             (engine.allocation_told.filter(|_| repeated), engine.allocation_event)
         {
-            engine.inquest.allocation_failed(now.max(told), requested, event);
+            engine.inquest.allocation_failed(now.max(told), who, requested, event);
             return;
         }
-        let free =
-            engine.devices.iter().filter_map(|uuid| self.devices.get(uuid)?.free(now, &self.settings)).min();
+        let free = engine
+            .devices
+            .iter()
+            .filter_map(|uuid| self.devices.get(uuid)?.free_at_least(now, &self.settings))
+            .min();
         let wanted = requested.unwrap_or(Bytes::ZERO).max(SHORT_OF_MEMORY);
         let kind = match free {
             Some(free) if free >= wanted => EventKind::AllocationRefused,
@@ -225,8 +236,22 @@ impl Node {
         let free = free.map_or_else(|| "free memory unknown".to_owned(), |free| format!("{free} free"));
         let message = format!("engine {name}: {call}{bytes} failed in {who}; {free}");
         let event = self.history.push(now, kind, Some(&name), None, message);
-        engine.inquest.allocation_failed(now, requested, event);
+        engine.inquest.allocation_failed(now, who, requested, event);
         (engine.allocation_told, engine.allocation_event) = (Some(now), Some(event));
+    }
+
+    /// It got after all what was refused: that ends nothing.
+    fn allocation_retried(&mut self, now: Mono, index: usize, who: Who, requested: Bytes, call: &str) {
+        let Some(engine) = self.engines.get_mut(index) else { return };
+        let Some(event) = engine.inquest.allocation_succeeded(who) else { return };
+        if engine.allocation_over == Some(event) {
+            return;
+        }
+        engine.allocation_over = Some(event);
+        let name = Arc::clone(&engine.facts.engine);
+        let message = format!("engine {name}: {who} made room, tried again and got {requested} by {call}");
+        self.history.push(now, EventKind::AlertOver, Some(&name), None, message);
+        self.history.explain_newest(None, Some(event));
     }
 }
 

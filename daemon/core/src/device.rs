@@ -31,6 +31,8 @@ pub(crate) struct Device {
     pub(crate) co_tenants: Growth,
     /// The most that each engine has held here.
     peaks: BTreeMap<Arc<str>, Bytes>,
+    /// What processes on it took and gave back since the reading, by process id.
+    moved: BTreeMap<u32, (Bytes, Bytes)>,
 }
 
 /// Who holds which part.
@@ -72,6 +74,28 @@ impl Device {
     pub(crate) fn free(&self, now: Mono, settings: &Settings) -> Option<Bytes> {
         let free = self.reading.as_ref()?.memory?.free;
         self.fresh(now, settings.device_stale).then_some(free)
+    }
+
+    /// A new reading: what was taken before is in it.
+    pub(crate) fn read(&mut self, reading: DeviceReading) {
+        self.moved.clear();
+        self.reading = Some(reading);
+    }
+
+    /// Process `pid` took and gave back memory. Where it uses several devices, it may be that of another one.
+    pub(crate) fn moved(&mut self, pid: u32, allocated: Bytes, freed: Bytes) {
+        let listed = self.processes.iter().flat_map(|listed| &listed.processes);
+        if listed.into_iter().any(|process| process.pid == pid) {
+            let (took, gave) = self.moved.entry(pid).or_default();
+            (*took, *gave) = (*took + allocated, *gave + freed);
+        }
+    }
+
+    /// Free memory by a recent reading, less what its processes took since. What they gave back may be kept by the driver
+    /// for them, and makes up for no more than they took.
+    pub(crate) fn free_at_least(&self, now: Mono, settings: &Settings) -> Option<Bytes> {
+        let taken = self.moved.values().map(|(took, gave)| took.saturating_sub(*gave));
+        Some(self.free(now, settings)?.saturating_sub(taken.fold(Bytes::ZERO, |sum, one| sum + one)))
     }
 
     /// How much co-tenants have grown since `engine` was first seen here, and what is free; `None` when not known.
@@ -229,6 +253,18 @@ mod tests {
             device(300, Some(1)).snapshot(at(10.0), &Settings::default(), vec![], is_engine).unwrap();
         assert_eq!(snapshot.memory, None);
         assert_eq!(snapshot.problem, "no reading for 10.0 s");
+    }
+
+    #[test]
+    fn what_was_taken_since_the_reading_is_not_free() {
+        let settings = Settings::default();
+        let mut device = device(300, Some(100));
+        device.moved(ENGINE_PID, Bytes(120), Bytes(20));
+        device.moved(OTHER_PID, Bytes(10), Bytes(90));
+        device.moved(4711, Bytes(1000), Bytes(0));
+        assert_eq!(device.free_at_least(at(0.1), &settings), Some(Bytes(200)));
+        device.read(device.reading.clone().unwrap());
+        assert_eq!(device.free_at_least(at(0.1), &settings), Some(Bytes(300)));
     }
 
     #[test]

@@ -50,6 +50,8 @@ pub(crate) struct Engine {
     /// When a failed allocation of it was last told, and by which event.
     pub(crate) allocation_told: Option<Mono>,
     pub(crate) allocation_event: Option<u64>,
+    /// The event of which it was told that the allocation then succeeded.
+    pub(crate) allocation_over: Option<u64>,
     /// Co-tenants' growth on each of them: grown by, free, when.
     growth: BTreeMap<Arc<str>, (Bytes, Bytes, Mono)>,
 }
@@ -81,6 +83,7 @@ impl Engine {
             down_event: None,
             allocation_told: None,
             allocation_event: None,
+            allocation_over: None,
             growth: BTreeMap::new(),
         }
     }

@@ -408,6 +408,15 @@ pub enum ProcessChange {
         allocated: Bytes,
         /// Given back.
         freed: Bytes,
+        /// Allocations that failed for want of memory; each is also told by itself, unless that was lost.
+        failed: u64,
+    },
+    /// A thread whose allocation had failed got as much: it made room and tried again.
+    AllocationRetried {
+        /// Bytes that it got.
+        requested: Bytes,
+        /// Driver call, `cuMemAlloc_v2`.
+        call: &'static str,
     },
 }
 

@@ -40,7 +40,7 @@ impl Node {
             Observation::Device(reading) => {
                 let uuid = Arc::clone(&reading.uuid);
                 if let Some(device) = self.device(&uuid) {
-                    device.reading = Some(*reading);
+                    device.read(*reading);
                     self.look_at_device(now, &uuid);
                 }
             }

@@ -204,7 +204,7 @@ pub(crate) struct Inquest {
     /// What was said by those who found it gone.
     evidence: Option<String>,
     xid: Option<Omen<(u64, Arc<str>)>>,
-    allocation: Option<Omen<Option<Bytes>>>,
+    allocation: Option<Omen<(Who, Option<Bytes>)>>,
     case: Option<Case>,
     /// Its processes before they were found to be gone: facts about these may still arrive.
     pub(crate) former: Vec<EngineProcess>,
@@ -289,8 +289,13 @@ impl Inquest {
     }
 
     /// An allocation of its own failed; `event` told it.
-    pub(crate) fn allocation_failed(&mut self, at: Mono, requested: Option<Bytes>, event: u64) {
-        self.allocation = Some(Omen { at, event, what: requested });
+    pub(crate) fn allocation_failed(&mut self, at: Mono, who: Who, requested: Option<Bytes>, event: u64) {
+        self.allocation = Some(Omen { at, event, what: (who, requested) });
+    }
+
+    /// `who` tried again and succeeded: it will not die of that failure. Returns the event that told it.
+    pub(crate) fn allocation_succeeded(&mut self, who: Who) -> Option<u64> {
+        self.allocation.take_if(|failed| failed.what.0 == who).map(|failed| failed.event)
     }
 
     fn open(&mut self, at: Mono) -> &mut Case {
@@ -380,10 +385,10 @@ impl Inquest {
                 Some(*event),
             );
         }
-        if let Some(Omen { at, event, what }) =
+        if let Some(Omen { at, event, what: (_, requested) }) =
             self.allocation.as_ref().filter(|failed| reaches(failed.at, death, ALLOCATION_REACH))
         {
-            let bytes = what.map_or_else(String::new, |bytes| format!(" of {bytes}"));
+            let bytes = requested.map_or_else(String::new, |bytes| format!(" of {bytes}"));
             let after = death.since(*at).as_secs_f64();
             let sentence =
                 format!("{end} {after:.1} s after a CUDA allocation{bytes} failed for want of memory");

@@ -108,14 +108,24 @@ fn an_xid_or_a_failed_allocation_shortly_before_explains_an_exit_and_later_ones_
     assert_eq!(xid(8.0), Some((Cause::Xid, Some(7))));
     assert_eq!(xid(10.1), Some((Cause::Exit, None)), "Xid 45 follows a kill");
     let mut inquest = Inquest::default();
-    inquest.allocation_failed(at(8.0), Some(Bytes(96 << 20)), 9);
+    inquest.allocation_failed(at(8.0), WORKER, Some(Bytes(96 << 20)), 9);
     inquest.exited(at(10.0), CORE, Some(1), None);
     let told = "its EngineCore (pid 101) exited with code 1 2.0 s after a CUDA allocation of 100663296 bytes \
                 failed for want of memory";
     assert_eq!(verdict_of(&mut inquest), (Cause::CudaOom, told.into()));
     let mut inquest = Inquest::default();
-    inquest.allocation_failed(at(8.0), None, 9);
+    inquest.allocation_failed(at(8.0), WORKER, None, 9);
     inquest.exited(at(28.0), CORE, Some(1), None);
+    assert_eq!(verdict_of(&mut inquest).0, Cause::Exit);
+}
+
+#[test]
+fn a_failed_allocation_that_was_tried_again_with_success_explains_no_end() {
+    let mut inquest = Inquest::default();
+    inquest.allocation_failed(at(8.0), WORKER, Some(Bytes(96 << 20)), 9);
+    assert_eq!(inquest.allocation_succeeded(CORE), None, "that is another process");
+    assert_eq!(inquest.allocation_succeeded(WORKER), Some(9));
+    inquest.exited(at(10.0), WORKER, Some(1), None);
     assert_eq!(verdict_of(&mut inquest).0, Cause::Exit);
 }
 

@@ -84,6 +84,8 @@ pub(crate) enum Changed {
     Signal { number: i32, code: i32, pid: u32, comm: String, kernel: bool },
     OomVictim { cgroup: Option<String>, machine: bool },
     AllocationFailed { requested: Option<u64> },
+    AllocationRetried { requested: u64 },
+    Allocated { allocated: u64, freed: u64 },
 }
 
 impl Fact {
@@ -186,11 +188,16 @@ impl Changed {
             ProcessChange::AllocationFailed { requested, .. } => {
                 Self::AllocationFailed { requested: requested.map(|bytes| bytes.0) }
             }
+            ProcessChange::AllocationRetried { requested, .. } => {
+                Self::AllocationRetried { requested: requested.0 }
+            }
+            ProcessChange::Allocated { allocated, freed, .. } => {
+                Self::Allocated { allocated: allocated.0, freed: freed.0 }
+            }
             // Told to operators, or to the source that watches; no decision rests on them.
-            ProcessChange::OomScoreAdjusted { .. }
-            | ProcessChange::Forked { .. }
-            | ProcessChange::Exec
-            | ProcessChange::Allocated { .. } => return None,
+            ProcessChange::OomScoreAdjusted { .. } | ProcessChange::Forked { .. } | ProcessChange::Exec => {
+                return None;
+            }
         })
     }
 }
@@ -209,6 +216,13 @@ impl From<Changed> for ProcessChange {
             // The call's name is for a sentence alone, and not recorded.
             Changed::AllocationFailed { requested } => {
                 Self::AllocationFailed { requested: requested.map(Bytes), call: "a call" }
+            }
+            Changed::AllocationRetried { requested } => {
+                Self::AllocationRetried { requested: Bytes(requested), call: "a call" }
+            }
+            // Each failure is recorded by itself.
+            Changed::Allocated { allocated, freed } => {
+                Self::Allocated { allocated: Bytes(allocated), freed: Bytes(freed), failed: 0 }
             }
         }
     }
