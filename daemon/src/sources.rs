@@ -115,6 +115,7 @@ fn start_kernel(kernel: &config::Kernel, handle: &Handle) -> Option<Kernel> {
     let options = kernel::Options {
         object: kernel.object.clone(),
         programs: kernel.programs,
+        cuda: kernel.cuda_uprobes,
         ..kernel::Options::default()
     };
     let spawned = kernel.enabled.then(|| kernel::spawn(&options, handle.observer()));

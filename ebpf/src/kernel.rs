@@ -1,17 +1,16 @@
 //! Reads the kernel's structures at the offsets that the daemon found out.
 
-
 use aya_ebpf::helpers::generated;
 use gpuadmit_abi::{ABSENT, Offsets};
 
 #[unsafe(no_mangle)]
-pub(crate) static OFFSETS_1: Offsets = Offsets::UNKNOWN;
+pub(crate) static OFFSETS_2: Offsets = Offsets::UNKNOWN;
 
-/// Field of [`OFFSETS_1`], read so that the compiler cannot know its value.
+/// Field of [`OFFSETS_2`], read so that the compiler cannot know its value.
 macro_rules! offset {
-    ($field:ident) => {
+    ($field:ident $([$index:literal])?) => {
         // SAFETY: it points to an initialized static of that type.
-        unsafe { core::ptr::read_volatile(core::ptr::addr_of!($crate::kernel::OFFSETS_1.$field)) }
+        unsafe { core::ptr::read_volatile(core::ptr::addr_of!($crate::kernel::OFFSETS_2.$field $([$index])?)) }
     };
 }
 pub(crate) use offset;

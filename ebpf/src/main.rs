@@ -6,7 +6,11 @@
 
 #![no_std]
 #![no_main]
+// To add in place: core's atomic types lack that for BPF.
+#![feature(core_intrinsics)]
+#![expect(internal_features, reason = "the only way to it")]
 
+mod cuda;
 mod kernel;
 
 use aya_ebpf::{
@@ -47,8 +51,12 @@ static KILLED: PerCpuArray<Record> = PerCpuArray::with_max_entries(1, 0);
 #[raw_tracepoint(tracepoint = "sched_process_exit")]
 pub fn process_exit(ctx: RawTracePointContext) -> i32 {
     let (task, pid) = (Task(ctx.arg(0)), current_pid());
+    if !is_watched(pid, task) {
+        return 0;
+    }
+    cuda::thread_ends();
     // Every thread of the process comes by; the last one, or whoever removes it from the watch set, tells.
-    if is_watched(pid, task) && task.live() <= 0 && WATCHED.remove(&pid).is_ok() {
+    if task.live() <= 0 && WATCHED.remove(&pid).is_ok() {
         tell(EXIT, gpuadmit_abi::WATCHED, task, |record| record.value = task.status());
     }
     0

@@ -312,11 +312,13 @@ pub struct Kernel {
     pub programs: bool,
     /// Absolute path of the file with the programs. Absent: where `make install` puts it.
     pub object: Option<PathBuf>,
+    /// Whether libcuda's calls for memory are probed within engines' processes.
+    pub cuda_uprobes: bool,
 }
 
 impl Default for Kernel {
     fn default() -> Self {
-        Self { enabled: true, programs: true, object: None }
+        Self { enabled: true, programs: true, object: None, cuda_uprobes: false }
     }
 }
 
@@ -493,7 +495,7 @@ mod tests {
         let keys = tables.lines().filter(|line| !line.starts_with("# ") && !absent(line));
         let text: String = keys.map(|line| format!("{}\n", line.trim_start_matches('#'))).collect();
         assert_eq!(toml::from_str::<Config>(&text).unwrap(), Config::default());
-        assert_eq!(text.matches(" = ").count(), 67, "all 67 keys with a default are shown");
+        assert_eq!(text.matches(" = ").count(), 68, "all 68 keys with a default are shown");
     }
 
     #[test]

@@ -18,11 +18,25 @@ pub const LOST_MAP: &str = "LOST";
 pub const LOST_RECORDS: u32 = 0;
 /// Counter of children that found the watch set full.
 pub const LOST_CHILDREN: u32 = 1;
+/// Counter of CUDA calls that found no room in a map.
+pub const LOST_CALLS: u32 = 2;
 /// Number of counters.
-pub const LOST_COUNTERS: u32 = 2;
+pub const LOST_COUNTERS: u32 = 3;
+/// Name of the map with what each process did with CUDA memory: process id to [`Totals`].
+pub const TOTALS_MAP: &str = "TOTALS";
+/// Name of the map with the sizes of what is allocated; the least recently used are forgotten beyond its bound.
+pub const SIZES_MAP: &str = "SIZES";
+/// Most allocations whose size is remembered: an engine has some thousands, at 2 MiB each 40,000 for a large GPU.
+pub const MAX_SIZES: u32 = 1 << 17;
+/// Name of the map with the CUDA calls that threads are in.
+pub const ENTERED_MAP: &str = "ENTERED";
+/// Name of the map with the threads whose last allocation failed.
+pub const FAILED_MAP: &str = "FAILED";
+/// Most threads in a CUDA call at once, and with a failed allocation.
+pub const MAX_CALLING: u32 = 4096;
 /// Name of the variable with the [`Offsets`]; it holds the version of this interface, so that no daemon takes an object of
 /// another one.
-pub const OFFSETS_VARIABLE: &str = "OFFSETS_1";
+pub const OFFSETS_VARIABLE: &str = "OFFSETS_2";
 /// Offset of a field that this kernel does not have.
 pub const ABSENT: u32 = u32::MAX;
 
@@ -43,6 +57,43 @@ pub const FORK: u32 = 5;
 pub const EXEC: u32 = 6;
 /// The NVIDIA driver reported an Xid. `value`: its number; `comm`: PCI address, cut off after 16 bytes.
 pub const XID: u32 = 7;
+/// A CUDA allocation failed for want of memory. `value`: which call, an index of [`CUDA_CALLS`]; `memory`: bytes asked for.
+pub const ALLOCATION_FAILED: u32 = 8;
+/// A thread whose allocation had failed got as much. `value` and `memory` as above.
+pub const ALLOCATION_RETRIED: u32 = 9;
+
+/// The probed calls of libcuda (cuda.h): those that allocate, then those that free.
+pub const CUDA_CALLS: [&str; 9] = [
+    "cuMemAlloc_v2",
+    "cuMemAllocManaged",
+    "cuMemAllocPitch_v2",
+    "cuMemAllocAsync",
+    "cuMemAllocFromPoolAsync",
+    "cuMemCreate",
+    "cuMemFree_v2",
+    "cuMemFreeAsync",
+    "cuMemRelease",
+];
+/// `CUDA_ERROR_OUT_OF_MEMORY` of cuda.h.
+pub const CUDA_OUT_OF_MEMORY: i32 = 2;
+
+/// What a process did with CUDA memory since its first probed call.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Start of the process, clock ticks since boot.
+    pub start: u64,
+    /// Bytes allocated.
+    pub allocated: u64,
+    /// Bytes freed, of allocations whose size is known.
+    pub freed: u64,
+    /// Allocations that failed for want of memory.
+    pub failed: u64,
+    /// Calls that returned.
+    pub calls: u64,
+    /// Memory freed whose size is not known: taken before the probes were there, or forgotten.
+    pub unknown: u64,
+}
 
 /// The process is in the watch set.
 pub const WATCHED: u32 = 1;
@@ -169,12 +220,16 @@ pub struct Offsets {
     pub xid_device: u32,
     /// Field `error_code` of it.
     pub xid_code: u32,
+    /// Registers of the first four arguments of a C function, in `pt_regs`.
+    pub arguments: [u32; 4],
+    /// Register of its result.
+    pub result: u32,
     /// Nanoseconds in a clock tick.
     pub tick: u32,
 }
 
 /// Fields of [`Offsets`].
-pub const OFFSET_WORDS: usize = 18;
+pub const OFFSET_WORDS: usize = 23;
 
 const _: () = assert!(size_of::<Offsets>() == OFFSET_WORDS * size_of::<u32>());
 
@@ -198,6 +253,8 @@ impl Offsets {
         victim_is_task: 0,
         xid_device: ABSENT,
         xid_code: ABSENT,
+        arguments: [ABSENT; 4],
+        result: ABSENT,
         tick: 10_000_000,
     };
 
@@ -222,6 +279,11 @@ impl Offsets {
             self.victim_is_task,
             self.xid_device,
             self.xid_code,
+            self.arguments[0],
+            self.arguments[1],
+            self.arguments[2],
+            self.arguments[3],
+            self.result,
             self.tick,
         ]
     }

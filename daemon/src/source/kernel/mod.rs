@@ -10,6 +10,7 @@
 
 pub mod btf;
 pub mod cgroup;
+pub mod cuda;
 pub mod exit;
 pub mod format;
 pub mod kmsg;
@@ -51,6 +52,8 @@ pub struct Options {
     pub log: Option<PathBuf>,
     /// Files that describe the kernel.
     pub description: Description,
+    /// Whether libcuda is probed in engines' processes; takes programs.
+    pub cuda: bool,
 }
 
 impl Default for Options {
@@ -60,6 +63,7 @@ impl Default for Options {
             programs: true,
             log: Some("/dev/kmsg".into()),
             description: Description::default(),
+            cuda: false,
         }
     }
 }
@@ -105,8 +109,10 @@ impl Shared {
     fn is_news(&self, observation: &Observation) -> bool {
         match observation {
             Observation::Engine(facts) => self.watch(&facts.processes),
-            Observation::Device(reading) if reading.parent.is_none() => {
-                if let Some(address) = pci::parse(&reading.pci) {
+            Observation::Device(reading) => {
+                // What was taken before a reading is in it.
+                self.tell_allocations();
+                if let (Some(address), None) = (pci::parse(&reading.pci), &reading.parent) {
                     locked(&self.xids).learn(address, &reading.uuid);
                 }
             }

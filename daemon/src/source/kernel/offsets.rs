@@ -20,11 +20,17 @@ pub struct Description {
     pub btf: PathBuf,
     /// Its tracepoints: a mount of tracefs.
     pub tracefs: PathBuf,
+    /// Its release: `6.12.57-amd64`.
+    pub release: PathBuf,
 }
 
 impl Default for Description {
     fn default() -> Self {
-        Self { btf: "/sys/kernel/btf/vmlinux".into(), tracefs: "/sys/kernel/tracing".into() }
+        Self {
+            btf: "/sys/kernel/btf/vmlinux".into(),
+            tracefs: "/sys/kernel/tracing".into(),
+            release: "/proc/sys/kernel/osrelease".into(),
+        }
     }
 }
 
@@ -87,6 +93,7 @@ fn of_types(types: &Btf<'_>) -> Result<Offsets, OffsetsError> {
     let must =
         |structure, member| types.offset(structure, member).ok_or(OffsetsError::Member { structure, member });
     let (mm_rss, mm_rss_stride) = resident(types).unwrap_or((gpuadmit_abi::ABSENT, gpuadmit_abi::ABSENT));
+    let (arguments, result) = registers(types).unwrap_or(([gpuadmit_abi::ABSENT; 4], gpuadmit_abi::ABSENT));
     Ok(Offsets {
         task_pid: must("task_struct", "pid")?,
         task_tgid: must("task_struct", "tgid")?,
@@ -106,8 +113,24 @@ fn of_types(types: &Btf<'_>) -> Result<Offsets, OffsetsError> {
             types.tracepoint("mark_victim").is_some_and(|args| args.first() == Some(&true)),
         ),
         tick: tick(),
+        arguments,
+        result,
         ..Offsets::UNKNOWN
     })
+}
+
+/// Registers of a C function's first four arguments and of its result, in `pt_regs`: by the names of x86-64's, else the
+/// first of an array, as AArch64 has it.
+fn registers(types: &Btf<'_>) -> Option<([u32; 4], u32)> {
+    let register = |name| types.offset("pt_regs", name);
+    if let (Some(first), Some(second), Some(third), Some(fourth), Some(result)) =
+        (register("di"), register("si"), register("dx"), register("cx"), register("ax"))
+    {
+        return Some(([first, second, third, fourth], result));
+    }
+    let first = register("regs")?;
+    let numbered = |number: u32| first.checked_add(number.checked_mul(8)?);
+    Some(([first, numbered(1)?, numbered(2)?, numbered(3)?], first))
 }
 
 /// Where the first counter of resident pages is, and how far it is to the next. Since Linux 6.2 they are an array of
@@ -157,6 +180,10 @@ mod tests {
         // In struct task_struct `tgid` follows `pid`, both of type pid_t (linux/sched.h).
         assert_eq!(offsets.task_tgid, offsets.task_pid + 4);
         assert!(offsets.mm_rss_stride >= 8);
+        // Registers have eight bytes and are all different.
+        let mut registers = offsets.arguments.to_vec();
+        registers.dedup();
+        assert!(registers.len() == 4 && registers.iter().all(|offset| offset % 8 == 0), "{registers:?}");
     }
 
     #[test]

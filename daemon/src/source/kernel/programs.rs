@@ -1,17 +1,30 @@
 //! Loads the programs into the kernel and attaches them.
 
-use std::{fmt, io, path::Path};
+use std::{
+    fmt, io,
+    os::fd::{AsFd as _, AsRawFd as _},
+    path::Path,
+};
 
 use aya::{
     Ebpf, EbpfError, EbpfLoader,
     maps::{HashMap, Map, MapData, MapError, PerCpuArray, RingBuf},
     programs::{ProgramError, RawTracePoint, TracePoint},
 };
-use gpuadmit_abi::{LOST_CHILDREN, LOST_MAP, LOST_RECORDS, OFFSETS_VARIABLE, RECORDS_MAP, WATCHED_MAP};
+use gpuadmit_abi::{
+    ABSENT, ENTERED_MAP, FAILED_MAP, LOST_CALLS, LOST_CHILDREN, LOST_MAP, LOST_RECORDS, OFFSETS_VARIABLE,
+    RECORDS_MAP, SIZES_MAP, TOTALS_MAP, WATCHED_MAP,
+};
+use gpuadmit_core::units::Mono;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use super::offsets::{Description, OffsetsError, find, read};
+use super::{
+    cuda::{self, Probes},
+    offsets::{Description, Layout, OffsetsError, find, read},
+};
 
+/// Longest release of a kernel, bytes.
+const MAX_RELEASE_BYTES: u64 = 256;
 /// Largest object file, bytes; ours has some 40 KiB.
 const MAX_OBJECT_BYTES: u64 = 1 << 20;
 /// Most of an error message that is kept: a verifier's log may have a million lines.
@@ -96,7 +109,7 @@ pub enum ProgramsError {
 pub struct Message(String);
 
 impl Message {
-    fn of(error: &dyn std::error::Error) -> Self {
+    pub(super) fn of(error: &dyn std::error::Error) -> Self {
         let mut text = error.to_string();
         let mut cause = error.source();
         while let Some(error) = cause {
@@ -128,6 +141,30 @@ pub struct Programs {
     pub served: Vec<Fact>,
     /// Facts that they do not, and why.
     pub failed: Vec<(Fact, String)>,
+    /// Probes in libcuda, and what they add up; `None`: not asked for.
+    cuda: Option<Result<Probes, String>>,
+    totals: Option<TotalsOf>,
+}
+
+/// CUDA memory by process id, [`gpuadmit_abi::Totals`].
+pub(super) type TotalsOf = HashMap<MapData, u32, [u64; 6]>;
+
+/// What is wanted beside the facts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Probes in libcuda.
+    pub cuda: bool,
+}
+
+/// What found no room since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// Records.
+    pub records: u64,
+    /// Children that are not watched.
+    pub children: u64,
+    /// CUDA calls.
+    pub calls: u64,
 }
 
 impl fmt::Debug for Programs {
@@ -146,14 +183,30 @@ pub type Watched = HashMap<MapData, u32, u64>;
 ///
 /// # Errors
 /// [`ProgramsError`]; when only some facts cannot be served, that is no error.
-pub fn start(object: &Path, description: &Description) -> Result<(Programs, Watched), ProgramsError> {
+pub fn start(
+    object: &Path,
+    description: &Description,
+    wanted: Wanted,
+) -> Result<(Programs, Watched), ProgramsError> {
     let bytes = read(object, MAX_OBJECT_BYTES)
         .map_err(|source| ProgramsError::Object { path: object.display().to_string(), source })?;
     let layout = find(description)?;
     allow_locked_memory();
     let words = layout.offsets.words();
-    let loaded = EbpfLoader::new().override_global(OFFSETS_VARIABLE, &words[..], true).load(&bytes);
+    let mut loader = EbpfLoader::new();
+    loader.override_global(OFFSETS_VARIABLE, &words[..], true);
+    if !wanted.cuda {
+        for name in [ENTERED_MAP, FAILED_MAP, SIZES_MAP, TOTALS_MAP] {
+            loader.map_max_entries(name, 1);
+        }
+    }
+    let loaded = loader.load(&bytes);
     let mut ebpf = loaded.map_err(|error: EbpfError| ProgramsError::Load(Message::of(&error)))?;
+    let cuda = wanted.cuda.then(|| {
+        refusal(&layout, description)?;
+        let maps = files(&ebpf);
+        Probes::load(&bytes, &mut ebpf, &maps)
+    });
     let map = |ebpf: &mut Ebpf, name: &str| {
         let missing = || ProgramsError::Load(Message(format!("there is no map {name}")));
         ebpf.take_map(name).ok_or_else(missing)
@@ -163,9 +216,36 @@ pub fn start(object: &Path, description: &Description) -> Result<(Programs, Watc
     let records = RingBuf::try_from(map(&mut ebpf, RECORDS_MAP)?).map_err(wrong)?;
     let lost: Map = map(&mut ebpf, LOST_MAP)?;
     let lost = PerCpuArray::try_from(lost).map_err(wrong)?;
-    let mut programs = Programs { ebpf, records, lost, served: vec![], failed: vec![] };
+    let totals = TotalsOf::try_from(map(&mut ebpf, TOTALS_MAP)?).map_err(wrong)?;
+    let totals = matches!(cuda, Some(Ok(_))).then_some(totals);
+    let mut programs = Programs { ebpf, records, lost, served: vec![], failed: vec![], cuda, totals };
     programs.attach_all(layout.has_xid)?;
     Ok((programs, watched))
+}
+
+/// Why libcuda is not to be probed on this kernel.
+fn refusal(layout: &Layout, description: &Description) -> Result<(), String> {
+    let path = &description.release;
+    let release =
+        read(path, MAX_RELEASE_BYTES).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    if let Some(why) = cuda::release::refusal(String::from_utf8_lossy(&release).trim()) {
+        return Err(why);
+    }
+    let known = layout.offsets.result != ABSENT;
+    known.then_some(()).ok_or_else(|| "this kernel does not tell where it keeps registers".into())
+}
+
+/// The files of all maps.
+fn files(ebpf: &Ebpf) -> cuda::Maps {
+    let file = |map: &Map| match map {
+        Map::Array(data)
+        | Map::HashMap(data)
+        | Map::LruHashMap(data)
+        | Map::PerCpuArray(data)
+        | Map::RingBuf(data) => Some(data.fd().as_fd().as_raw_fd()),
+        _ => None,
+    };
+    ebpf.maps().filter_map(|(name, map)| Some((name.to_owned(), file(map)?))).collect()
 }
 
 impl Programs {
@@ -200,14 +280,34 @@ impl Programs {
         Ok(())
     }
 
-    /// Records, and children, that found no room since the start.
+    /// What CUDA calls add up to; once, and only where libcuda is probed.
+    pub(super) fn take_totals(&mut self) -> Option<TotalsOf> {
+        self.totals.take()
+    }
+
+    /// Looks for a libcuda that watched processes, ids and start times, have mapped.
+    pub(super) fn probe(&mut self, now: Mono, watched: &[(u32, u64)]) {
+        if let Some(Ok(probes)) = &mut self.cuda {
+            probes.look(now, watched, &mut self.ebpf);
+        }
+    }
+
+    /// Whether libcuda is probed wherever it is mapped, and a sentence of it; `None`: it was not asked for.
+    pub(super) fn cuda_coverage(&self) -> Option<(bool, String)> {
+        Some(match self.cuda.as_ref()? {
+            Ok(probes) => probes.coverage(),
+            Err(why) => (false, format!("no libcuda probes: {why}")),
+        })
+    }
+
+    /// What found no room since the start.
     #[must_use]
-    pub fn lost(&self) -> (u64, u64) {
+    pub fn lost(&self) -> Lost {
         let count = |counter| {
             let values = self.lost.get(&counter, 0);
             values.map_or(0, |values| values.iter().fold(0, |sum: u64, one| sum.saturating_add(*one)))
         };
-        (count(LOST_RECORDS), count(LOST_CHILDREN))
+        Lost { records: count(LOST_RECORDS), children: count(LOST_CHILDREN), calls: count(LOST_CALLS) }
     }
 }
 

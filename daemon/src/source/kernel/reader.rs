@@ -16,11 +16,13 @@ use nix::sys::{
 };
 
 use super::{
-    Options, exit,
+    Options,
+    cuda::tally::Tally,
+    exit,
     kmsg::{Line, Log},
     locked, object,
     pci::Address,
-    programs::{self, Programs},
+    programs::{self, Lost, Programs, Wanted},
     record::{self, Told},
     report::{Coverage, Reporter},
     shared::{Shared, between, oom_score_adj},
@@ -60,7 +62,7 @@ pub(super) struct Reader {
     page: u64,
     reporter: Reporter,
     /// What was lost up to the last look.
-    lost: (u64, u64),
+    lost: Lost,
     /// When all was last looked at.
     looked: Mono,
 }
@@ -69,13 +71,16 @@ impl Reader {
     /// Opens all that can be opened.
     pub(super) fn new(options: &Options, observe: Observe) -> io::Result<(Arc<Shared>, Self)> {
         let mut coverage = Coverage::default();
-        let (programs, in_kernel) = match load(options) {
+        let (mut programs, in_kernel) = match load(options) {
             Ok((programs, watched)) => (Some(programs), Some(Mutex::new(watched))),
             Err(why) => {
                 coverage.without_programs = Some(why);
                 (None, None)
             }
         };
+        let totals = programs.as_mut().and_then(Programs::take_totals);
+        let tally = totals.map(|totals| Mutex::new(Tally::new(totals, clock::now())));
+        coverage.without_cuda = options.cuda && programs.is_none();
         let log = options.log.as_ref().and_then(|path| {
             Log::open(path).inspect_err(|error| coverage.without_log = Some(error.to_string())).ok()
         });
@@ -99,6 +104,7 @@ impl Reader {
             xids: Mutex::new(Xids::default()),
             in_kernel,
             files: Mutex::default(),
+            tally,
             epoll,
             stop,
         });
@@ -108,7 +114,7 @@ impl Reader {
             log,
             page: page_bytes(),
             reporter: Reporter::new(observe, coverage),
-            lost: (0, 0),
+            lost: Lost::default(),
             looked: clock::now(),
         };
         Ok((shared, reader))
@@ -116,7 +122,7 @@ impl Reader {
 
     /// Until it is told to stop.
     pub(super) fn run(mut self) {
-        self.reporter.report(0, 0);
+        self.report();
         let mut events = [EpollEvent::empty(); MAX_EVENTS];
         loop {
             let count = self.shared.epoll.wait(&mut events, EpollTimeout::from(INTERVAL_MS)).unwrap_or(0);
@@ -183,15 +189,32 @@ impl Reader {
     fn look(&mut self) {
         let (since, now) = (self.looked, clock::now());
         self.looked = now;
-        let lost = self.programs.as_ref().map_or((0, 0), Programs::lost);
+        let lost = self.programs.as_ref().map_or(Lost::default(), Programs::lost);
         if self.programs.is_none() || lost != self.lost {
             // First what is still in the ring: what was told is not looked for.
             self.take_records();
             self.shared.look_for_all(between(since, now));
         }
         self.lost = lost;
+        if let Some(programs) = &mut self.programs {
+            let watched = locked(&self.shared.set).all();
+            programs.probe(now, &watched);
+        }
+        self.shared.tell_allocations();
+        self.report();
+    }
+
+    fn report(&mut self) {
         let watched = locked(&self.shared.set).len();
-        self.reporter.report(lost.0.saturating_add(lost.1), watched);
+        let mut cuda = self.programs.as_ref().and_then(Programs::cuda_coverage);
+        if let (Some((_, sentence)), Some(tally)) = (&mut cuda, &self.shared.tally) {
+            let (calls, unknown) = locked(tally).calls();
+            sentence.push_str(&format!(", {calls} calls seen"));
+            if unknown > 0 {
+                sentence.push_str(&format!(", {unknown} frees of unknown size"));
+            }
+        }
+        self.reporter.report(self.lost, watched, cuda);
     }
 }
 
@@ -205,7 +228,8 @@ fn load(options: &Options) -> Result<(Programs, programs::Watched), String> {
             |path| format!("there is no file {}", path.display()),
         ));
     };
-    let started = programs::start(&object, &options.description).map_err(|error| error.to_string());
+    let wanted = Wanted { cuda: options.cuda };
+    let started = programs::start(&object, &options.description, wanted).map_err(|error| error.to_string());
     // The kernel's types were read for it, twice over: some ten megabytes that are needed no more.
     trim::give_back();
     started
@@ -238,6 +262,7 @@ impl Shared {
                     *from = process.oom_score_adj.replace(*to);
                 }
             }
+            ProcessChange::AllocationFailed { .. } => self.tell_allocations(),
             ProcessChange::OomVictim { .. } if event.pid == 0 => self.name_victim(&mut event, tid),
             _ => {}
         }

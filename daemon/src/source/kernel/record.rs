@@ -1,7 +1,8 @@
 //! Turns the programs' records into observations: the one place that knows both.
 
 use gpuadmit_abi::{
-    COMM_BYTES, EXEC, EXIT, FORK, HAS_MEMORY, OOM_SCORE_ADJ, OOM_VICTIM, Record, SIGNAL, WATCHED, XID,
+    ALLOCATION_FAILED, ALLOCATION_RETRIED, COMM_BYTES, CUDA_CALLS, EXEC, EXIT, FORK, HAS_MEMORY,
+    OOM_SCORE_ADJ, OOM_VICTIM, Record, SIGNAL, WATCHED, XID,
 };
 use gpuadmit_core::{
     observation::{ProcessChange, ProcessEvent, Resident, Sender},
@@ -67,8 +68,23 @@ fn change(record: &Record, page: u64) -> Option<ProcessChange> {
         OOM_SCORE_ADJ => ProcessChange::OomScoreAdjusted { from: None, to: record.value },
         FORK => ProcessChange::Forked { child: record.other, child_start_ticks: known(record.other_start) },
         EXEC => ProcessChange::Exec,
+        ALLOCATION_FAILED => {
+            ProcessChange::AllocationFailed { requested: Some(asked_for(record)), call: call(record)? }
+        }
+        ALLOCATION_RETRIED => {
+            ProcessChange::AllocationRetried { requested: asked_for(record), call: call(record)? }
+        }
         _ => return None,
     })
+}
+
+fn asked_for(record: &Record) -> Bytes {
+    let [bytes, ..] = record.memory;
+    Bytes(bytes)
+}
+
+fn call(record: &Record) -> Option<&'static str> {
+    CUDA_CALLS.get(usize::try_from(record.value).ok()?).copied()
 }
 
 fn resident(record: &Record, page: u64) -> Option<Resident> {
@@ -145,6 +161,19 @@ mod tests {
         let [anonymous, file, shared] = [12288, 8192, 4096].map(Bytes);
         assert_eq!(victim(HAS_MEMORY), Some(Resident { anonymous, file, shared }));
         assert_eq!(victim(0), None);
+    }
+
+    #[test]
+    fn a_failed_allocation_names_its_call_and_what_was_asked_for() {
+        // The first of the three amounts of memory, by hand, is 3.
+        let (requested, call) = (Some(Bytes(3)), "cuMemCreate");
+        assert_eq!(
+            process(ALLOCATION_FAILED, WATCHED, 5, 0).what,
+            ProcessChange::AllocationFailed { requested, call }
+        );
+        for unknown in [9, -1] {
+            assert_eq!(decode(&bytes(ALLOCATION_FAILED, WATCHED, unknown, 0), 4096), None);
+        }
     }
 
     #[test]

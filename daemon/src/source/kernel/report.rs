@@ -9,7 +9,7 @@ use gpuadmit_core::{
 
 use super::{
     cgroup,
-    programs::Fact,
+    programs::{Fact, Lost},
     rights::{Right, Rights},
 };
 use crate::{clock, source::Observe};
@@ -32,6 +32,8 @@ pub(super) struct Coverage {
     pub(super) log: bool,
     /// Why it is not.
     pub(super) without_log: Option<String>,
+    /// Probes in libcuda are wanted, but no programs run.
+    pub(super) without_cuda: bool,
 }
 
 impl Coverage {
@@ -59,6 +61,9 @@ impl Coverage {
         }
         if let Some(why) = &self.without_programs {
             parts.push(format!("no BPF because {why}"));
+        }
+        if self.without_cuda {
+            parts.push("no libcuda probes without BPF".into());
         }
         parts.join("; ")
     }
@@ -94,7 +99,7 @@ pub(super) struct Reporter {
     observe: Observe,
     coverage: Coverage,
     sentence: String,
-    lost: u64,
+    lost: Lost,
     lost_at: Option<Mono>,
 }
 
@@ -102,22 +107,29 @@ impl Reporter {
     pub(super) fn new(observe: Observe, coverage: Coverage) -> Self {
         let sentence = coverage.sentence(Rights::own());
         tracing::info!("kernel: {sentence}");
-        Self { observe, coverage, sentence, lost: 0, lost_at: None }
+        Self { observe, coverage, sentence, lost: Lost::default(), lost_at: None }
     }
 
-    /// `lost`: records that found no room since the start.
-    pub(super) fn report(&mut self, lost: u64, watched: usize) {
+    /// `lost`: what found no room since the start; `cuda`: whether libcuda is probed wherever it is mapped, and a sentence.
+    pub(super) fn report(&mut self, lost: Lost, watched: usize, cuda: Option<(bool, String)>) {
         let now = clock::now();
         if lost != self.lost {
-            tracing::warn!(lost, "records of the kernel were lost; all watched processes were looked at");
+            tracing::warn!(?lost, "records of the kernel were lost; all watched processes were looked at");
             (self.lost, self.lost_at) = (lost, Some(now));
         }
         let recent = self.lost_at.is_some_and(|at| now.since(at) < LOSS_SHOWN);
-        let health =
-            if self.coverage.is_whole() && !recent { SourceHealth::Ok } else { SourceHealth::Degraded };
+        let whole = self.coverage.is_whole() && cuda.as_ref().is_none_or(|(whole, _)| *whole);
+        let health = if whole && !recent { SourceHealth::Ok } else { SourceHealth::Degraded };
         let mut detail = format!("{}; {watched} processes watched", self.sentence);
-        if lost > 0 {
-            detail.push_str(&format!("; {lost} records lost and looked for"));
+        if let Some((_, sentence)) = cuda {
+            detail.push_str(&format!("; {sentence}"));
+        }
+        let records = lost.records.saturating_add(lost.children);
+        if records > 0 {
+            detail.push_str(&format!("; {records} records lost and looked for"));
+        }
+        if lost.calls > 0 {
+            detail.push_str(&format!("; {} CUDA calls lost", lost.calls));
         }
         let (source, span) = (SOURCE.into(), Span::at(now));
         (self.observe)(Observation::Source(SourceReport { source, span, health, detail, busy: None }));

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Mutex};
 
 use gpuadmit_core::{
     observation::{EngineProcess, Observation, ProcessChange, ProcessEvent},
-    units::{Mono, Span},
+    units::{Bytes, Mono, Span},
 };
 use nix::sys::{
     epoll::{Epoll, EpollEvent, EpollFlags},
@@ -13,6 +13,7 @@ use nix::sys::{
 
 use super::{
     cgroup::Kills,
+    cuda::tally::Tally,
     exit, locked,
     pidfd::Pidfd,
     programs,
@@ -38,6 +39,8 @@ pub(super) struct Shared {
     pub(super) in_kernel: Option<Mutex<programs::Watched>>,
     /// Without programs: a file for each watched process.
     pub(super) files: Mutex<BTreeMap<u32, Pidfd>>,
+    /// What CUDA calls add up to; `None`: libcuda is not probed.
+    pub(super) tally: Option<Mutex<Tally>>,
     pub(super) epoll: Epoll,
     pub(super) stop: EventFd,
 }
@@ -90,7 +93,11 @@ impl Shared {
 
     /// A watched process ended: tells it, unless it was told.
     pub(super) fn ended(&self, pid: u32, start_ticks: u64, span: Span, what: ProcessChange) {
+        self.tell_allocations();
         let Some(process) = locked(&self.set).end(pid, start_ticks) else { return };
+        if let Some(tally) = &self.tally {
+            locked(tally).forget(pid);
+        }
         locked(&self.files).remove(&pid);
         if let Some(in_kernel) = &self.in_kernel {
             // Usually the program has removed it.
@@ -98,6 +105,27 @@ impl Shared {
         }
         let start_ticks = Some(start_ticks);
         self.tell(ProcessEvent { span, pid, start_ticks, comm: process.comm, watched: true, what });
+    }
+
+    /// Tells what processes have done with CUDA memory since the last time.
+    pub(super) fn tell_allocations(&self) {
+        let Some(tally) = &self.tally else { return };
+        // Held until all is told: what is told later is later.
+        let mut tally = locked(tally);
+        let now = clock::now();
+        for step in tally.steps(now) {
+            let comm =
+                locked(&self.set).get(step.pid).map(|process| process.comm.clone()).unwrap_or_default();
+            let (allocated, freed) = (Bytes(step.allocated), Bytes(step.freed));
+            self.tell(ProcessEvent {
+                span: between(step.since, now),
+                pid: step.pid,
+                start_ticks: Some(step.start_ticks),
+                comm,
+                watched: true,
+                what: ProcessChange::Allocated { allocated, freed, failed: step.failed },
+            });
+        }
     }
 
     pub(super) fn tell(&self, event: ProcessEvent) {
