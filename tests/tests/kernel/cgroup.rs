@@ -46,6 +46,11 @@ impl Group {
         fs::write(self.path.join("cgroup.procs"), pid.to_string()).unwrap();
     }
 
+    /// The file that takes the ids of processes that are to be in it.
+    pub(crate) fn members(&self) -> PathBuf {
+        self.path.join("cgroup.procs")
+    }
+
     pub(crate) fn name(&self) -> &str {
         &self.name
     }

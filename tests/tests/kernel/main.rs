@@ -4,6 +4,7 @@
 
 mod bytes;
 mod cgroup;
+mod cuda;
 mod latency;
 mod rig;
 mod rights;

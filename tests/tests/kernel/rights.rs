@@ -1,35 +1,51 @@
 //! What works without being root.
 
-use std::process::Command;
+use std::{os::unix::fs::PermissionsExt, path::Path, process::Command};
 
+use gpuadmit_core::observation::ProcessChange;
 use gpuadmitd::source::kernel::Options;
 
 use crate::{
-    Fate, SIGKILL, end_of, exit,
+    Fate, SIGKILL, SIGSEGV, SIGTERM, cgroup, cuda, end_of, exit,
     rig::{Ears, is_root, object, skipped},
+    victim::Victim,
 };
 
 /// `nobody`.
 const UID: &str = "65534";
+/// Set where the test is in a memory cgroup with a limit.
+const LIMITED: &str = "GPUADMIT_IN_CGROUP";
 
-/// This test program again, as nobody with these rights, running only the test `name`.
+/// This test program again, as nobody with these rights and in a memory cgroup with a limit, running only the test `name`.
 fn as_nobody(name: &str, rights: &[&str]) -> Option<String> {
     if !is_root() || Command::new("setpriv").arg("--version").output().is_err() {
         return skipped("becoming another user takes root and setpriv");
     }
+    let group = cgroup::limited();
     // Where nobody may read them.
     let folder = tempfile::Builder::new().prefix("gpuadmit-rights-").tempdir_in("/tmp").unwrap();
-    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let (program, programs) = (folder.path().join("kernel"), folder.path().join("gpuadmit.bpf.o"));
-    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
-    std::fs::copy(object(), &programs).unwrap();
+    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let place = |name: &str, from: &Path| {
+        std::fs::copy(from, folder.path().join(name)).unwrap();
+        folder.path().join(name)
+    };
+    let program = place("kernel", &std::env::current_exe().unwrap());
+    let programs = place("gpuadmit.bpf.o", &object());
+    let libcuda = place("libcuda.so.1", &cuda::built());
     let caps: String = rights.iter().map(|right| format!(",+{right}")).collect();
-    let output = Command::new("setpriv")
+    let mut command = Command::new("sh");
+    if let Some(group) = &group {
+        command.args(["-c", "echo $$ >\"$0\" && exec setpriv \"$@\""]).arg(group.members()).env(LIMITED, "1");
+    } else {
+        command.args(["-c", "exec setpriv \"$@\"", "sh"]);
+    }
+    let output = command
         .args(["--reuid", UID, "--regid", UID, "--clear-groups", "--inh-caps", &format!("-all{caps}")])
         .args(["--ambient-caps", &format!("-all{caps}")])
         .arg(&program)
         .args(["--exact", name, "--ignored", "--nocapture"])
         .env("GPUADMIT_BPF_OBJECT", &programs)
+        .env(cuda::LIBRARY, &libcuda)
         .current_dir("/")
         .output()
         .unwrap();
@@ -43,35 +59,114 @@ fn as_nobody(name: &str, rights: &[&str]) -> Option<String> {
 fn cap_bpf_and_cap_perfmon_are_enough_for_all_but_xid() {
     let Some(text) = as_nobody("rights::with_bpf_and_perfmon", &["bpf", "perfmon"]) else { return };
     println!("{text}");
+    works(&text, &EVERYWHERE);
+    works(&text, &["who sent a signal", "children are watched as they are born"]);
+    assert!(text.contains("works: probes in libcuda") || text.contains("does not work: probes in libcuda"));
 }
 
 #[test]
 fn without_any_right_the_ends_of_own_processes_are_told() {
     let Some(text) = as_nobody("rights::with_nothing", &[]) else { return };
     println!("{text}");
+    works(&text, &EVERYWHERE);
+}
+
+/// What works with any rights, where there is a memory cgroup with a limit.
+const EVERYWHERE: [&str; 7] = [
+    "Signal(9)",
+    "Signal(15)",
+    "Exit(3)",
+    "SegfaultInThread",
+    "a raised oom_score_adj",
+    "a process that is gone before it is watched",
+    "a memory cgroup that runs out of memory",
+];
+
+fn works(text: &str, what: &[&str]) {
+    for what in what {
+        assert!(text.contains(&format!("works: {what}\n")) || text.contains("SKIPPED"), "{what}");
+    }
+}
+
+/// What is told with any rights: the scenarios of the tests that run as root.
+fn told_with_any_rights(ears: &Ears) {
+    for (fate, end) in [
+        (Fate::Signal(SIGKILL), exit(None, Some(SIGKILL))),
+        (Fate::Signal(SIGTERM), exit(None, Some(SIGTERM))),
+        (Fate::Exit(3), exit(Some(3), None)),
+        (Fate::SegfaultInThread, exit(None, Some(SIGSEGV))),
+    ] {
+        assert_eq!(end_of(ears, fate).last(), Some(&end), "{fate:?}");
+        println!("works: {fate:?}");
+    }
+    let victim = Victim::start(Fate::Exit(0));
+    ears.kernel.watch(&[victim.process()]);
+    std::fs::write(format!("/proc/{}/oom_score_adj", victim.pid()), "700").unwrap();
+    let adjusted = |what: &ProcessChange| matches!(what, ProcessChange::OomScoreAdjusted { to: 700, .. });
+    ears.until(|event| event.pid == victim.pid() && adjusted(&event.what));
+    println!("works: a raised oom_score_adj");
+    victim.end();
+    ears.until_exit(victim.pid());
+    let mut gone = Victim::start(Fate::Exit(0));
+    let process = gone.process();
+    gone.end();
+    gone.reap();
+    ears.kernel.watch(&[process]);
+    assert_eq!(ears.until_exit(process.pid).last().map(|event| event.what.clone()), Some(exit(None, None)));
+    println!("works: a process that is gone before it is watched");
+    if std::env::var_os(LIMITED).is_none() {
+        return skipped("there is no memory cgroup to be made").unwrap_or(());
+    }
+    let victim = Victim::start(Fate::EatMemory);
+    ears.kernel.watch(&[victim.process()]);
+    victim.end();
+    let heard = ears.until_exit(victim.pid());
+    let chosen = |what: &ProcessChange| matches!(what, ProcessChange::OomVictim { .. });
+    assert!(heard.iter().any(|event| event.pid == victim.pid() && chosen(&event.what)), "{heard:?}");
+    assert_eq!(heard.last().map(|event| &event.what), Some(&exit(None, Some(SIGKILL))));
+    println!("works: a memory cgroup that runs out of memory");
 }
 
 #[test]
 #[ignore = "run by cap_bpf_and_cap_perfmon_are_enough_for_all_but_xid"]
 fn with_bpf_and_perfmon() {
-    let ears = Ears::new(&Options { object: Some(object()), ..Options::default() });
+    let ears = Ears::new(&Options { object: Some(object()), cuda: true, ..Options::default() });
     let report = ears.report(|_| true);
     println!("with CAP_BPF and CAP_PERFMON: {}", report.detail);
     let facts = "BPF: exits, signals, OOM victims, oom_score_adj, forks, execs";
     assert!(report.detail.contains(facts), "{}", report.detail);
-    assert_eq!(end_of(&ears, Fate::Signal(SIGKILL)).last(), Some(&exit(None, Some(SIGKILL))));
+    told_with_any_rights(&ears);
+    let killed = end_of(&ears, Fate::Signal(SIGKILL));
+    let sender = |what: &ProcessChange| matches!(what, ProcessChange::Signal { sender, .. } if sender.pid == std::process::id());
+    assert!(killed.iter().any(sender), "{killed:?}");
+    println!("works: who sent a signal");
+    let parent = Victim::start(Fate::Children(1));
+    ears.kernel.watch(&[parent.process()]);
+    parent.end();
+    let heard = ears.until_exit(parent.pid());
+    assert!(heard.iter().any(|event| matches!(event.what, ProcessChange::Forked { .. })), "{heard:?}");
+    println!("works: children are watched as they are born");
+    if report.detail.contains("libcuda probes (uprobe_multi)") {
+        cuda::all_is_counted(&ears, "name");
+        println!("works: probes in libcuda");
+    } else {
+        // Before Linux 6.6: a perf event takes CAP_SYS_ADMIN, which is found out when it is to be attached.
+        println!("does not work: probes in libcuda: {}", cuda::refused(&ears));
+    }
 }
 
 #[test]
 #[ignore = "run by without_any_right_the_ends_of_own_processes_are_told"]
 fn with_nothing() {
-    let ears = Ears::new(&Options { object: Some(object()), ..Options::default() });
+    let ears = Ears::new(&Options { object: Some(object()), cuda: true, ..Options::default() });
     let report = ears.report(|_| true);
     println!("without rights: {}", report.detail);
     assert!(report.detail.contains("exits by pidfd"), "{}", report.detail);
-    for right in ["CAP_BPF", "CAP_PERFMON"] {
-        assert!(report.detail.contains(right), "{}", report.detail);
+    for missing in ["CAP_BPF", "CAP_PERFMON", "no libcuda probes without BPF"] {
+        assert!(report.detail.contains(missing), "{missing}: {}", report.detail);
     }
-    assert_eq!(end_of(&ears, Fate::Signal(SIGKILL)).last(), Some(&exit(None, Some(SIGKILL))));
-    assert_eq!(end_of(&ears, Fate::Exit(3)).last(), Some(&exit(Some(3), None)));
+    told_with_any_rights(&ears);
+    // And nothing is told of signals.
+    let killed = end_of(&ears, Fate::Signal(SIGKILL));
+    assert_eq!(killed, [exit(None, Some(SIGKILL))]);
 }
