@@ -26,7 +26,7 @@ const THREADS: usize = 4;
 const FAIL_EVERY: u64 = 1000;
 /// How the process finds the calls: by their names, or by the library's own word.
 const WAY: &str = "GPUADMIT_CUDA_WAY";
-/// Another number of calls.
+/// Fewer calls, where the machine is slow.
 const COUNT: &str = "GPUADMIT_CUDA_CALLS";
 /// The fake library, where it is not beside the test program.
 pub(crate) const LIBRARY: &str = "GPUADMIT_LIBCUDA";
@@ -47,6 +47,10 @@ fn library() -> (PathBuf, tempfile::TempDir) {
     // Copied, for the probes sit on the file.
     std::fs::copy(built(), &path).unwrap();
     (path, folder)
+}
+
+fn calls() -> usize {
+    env::var(COUNT).map_or(CALLS, |calls| calls.parse().unwrap())
 }
 
 /// A process that has mapped it and calls it on command.
@@ -173,8 +177,9 @@ pub(crate) fn all_is_counted(ears: &Ears, way: &str) {
     );
     twin.go();
     let account = watched.go();
-    assert_eq!(account.calls, u64::try_from(CALLS).unwrap());
-    assert!(account.failed >= 40, "{account:?}");
+    assert_eq!(account.calls, u64::try_from(calls()).unwrap());
+    // Half of the calls allocate.
+    assert!(account.failed >= account.calls / FAIL_EVERY / 3, "{account:?}");
     let (sum, failures, retried) = told(ears, process.pid, &account);
     assert_eq!(failures, account.failed);
     assert!(retried > 0 && retried <= failures, "{retried} of {failures}");
@@ -239,7 +244,7 @@ fn calling_process() {
     let cuda = Cuda::of(&library, way == "pointer");
     println!("\nready");
     std::io::stdin().read_exact(&mut [0]).unwrap();
-    let calls: usize = env::var(COUNT).map_or(CALLS, |calls| calls.parse().unwrap());
+    let calls = calls();
     let accounts: Vec<Account> = thread::scope(|scope| {
         let threads: Vec<_> =
             (0..THREADS).map(|seed| scope.spawn(move || cuda.work(seed, calls / THREADS))).collect();

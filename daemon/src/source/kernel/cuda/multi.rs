@@ -29,7 +29,7 @@ impl Multi {
     /// Loads the programs called `names` of the object file in `bytes`.
     ///
     /// # Errors
-    /// One sentence; `EINVAL` on kernels that have no such links.
+    /// One sentence; also on kernels that have no such links.
     pub(super) fn load<'a>(
         bytes: &[u8],
         maps: &Maps,
@@ -48,7 +48,9 @@ impl Multi {
             let loaded = load(instructions, &program.license).map_err(|error| error.to_string())?;
             Ok((name.to_owned(), loaded))
         };
-        names.map(load).collect::<Result<_, _>>().map(Self)
+        let programs: HashMap<String, OwnedFd> = names.map(load).collect::<Result<_, String>>()?;
+        programs.values().next().map_or(Ok(()), links)?;
+        Ok(Self(programs))
     }
 
     /// Links a program to all of `places`, bytes from the start of the file at `path`.
@@ -64,6 +66,16 @@ impl Multi {
     ) -> Result<OwnedFd, String> {
         let program = self.0.get(name).ok_or_else(|| format!("there is no program {name}"))?;
         link(program, path, places, on_return).map_err(|error| error.to_string())
+    }
+}
+
+/// Whether the kernel has such links: older ones load a program without a look at the type of its links.
+fn links(program: &OwnedFd) -> Result<(), String> {
+    match link(program, "/", &[0], false) {
+        // "/" is no regular file: it got as far as that.
+        Err(error) if error.raw_os_error() == Some(libc::EBADF) => Ok(()),
+        Err(error) => Err(error.to_string()),
+        Ok(_) => Err("a folder was probed".into()),
     }
 }
 
