@@ -166,6 +166,15 @@ mod tests {
         );
     }
 
+    /// Expected: by the tokens that vLLM 0.32 counts.
+    #[test]
+    fn empty_parts_leave_no_line_in_one_text() {
+        let source = "{% for m in messages %}[{{ m['content'] }}]{% endfor %}";
+        let body = r#"{"messages":[{"role":"user","content":["",{"type":"text","text":"a"},
+            {"type":"text","text":""},{"type":"text","text":"b"}]}]}"#;
+        assert_eq!(rendered(source, body).unwrap(), "[a\nb]");
+    }
+
     #[test]
     fn a_template_that_loops_over_parts_gets_parts() {
         let source = "{% for m in messages %}{% for part in m['content'] %}[{{ part['type'] }}:{{ part.text }}]{% endfor %}{% endfor %}";

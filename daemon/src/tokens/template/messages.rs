@@ -107,7 +107,8 @@ fn in_one(content: &Content<'_>) -> String {
                 Part::Media => None,
                 Part::Other(raw) => Some(raw.get()),
             });
-            texts.collect::<Vec<_>>().join("\n")
+            // Empty ones leave no line (`_parse_chat_message_content_parts`).
+            texts.filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n")
         }
     }
 }
