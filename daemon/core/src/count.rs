@@ -63,7 +63,7 @@ pub struct Bounds {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Kind {
     chat: bool,
-    /// Bytes, to a factor of four up to 16 KiB.
+    /// Bytes, to a factor of two up to 1 KiB and of four up to 16 KiB.
     size: u32,
     wide: u8,
     symbols: u8,
@@ -80,10 +80,15 @@ struct Ratio {
 }
 
 impl TextSize {
-    /// Bytes, with what a chat template adds.
-    fn all_bytes(&self) -> u64 {
+    /// What a chat template adds, in bytes.
+    fn template_bytes(&self) -> u64 {
         let chat = if self.messages > 0 { CHAT_BYTES } else { 0 };
-        self.bytes.saturating_add(chat).saturating_add(self.messages.saturating_mul(MESSAGE_BYTES))
+        self.messages.saturating_mul(MESSAGE_BYTES).saturating_add(chat)
+    }
+
+    /// Bytes, with that.
+    fn all_bytes(&self) -> u64 {
+        self.bytes.saturating_add(self.template_bytes())
     }
 
     fn beside(&self) -> Tokens {
@@ -94,8 +99,11 @@ impl TextSize {
         let narrow = self.bytes.saturating_sub(self.wide_bytes);
         Kind {
             chat: self.messages > 0,
-            size: (self.all_bytes().max(16).ilog2() / 2).min(7),
-            wide: step(self.wide_bytes, self.bytes, &[2, 25, 60]),
+            size: match self.all_bytes().max(16).ilog2() {
+                small @ ..10 => small,
+                large => 10 + ((large - 10) / 2).min(2),
+            },
+            wide: step(self.wide_bytes, self.bytes, &[2, 10, 25, 40, 60, 80]),
             symbols: step(self.symbol_bytes, narrow, &[8, 18, 40]),
             spaces: step(self.space_bytes, narrow, &[8, 30]),
             // In hundredths of a letter.
@@ -131,8 +139,10 @@ impl Texts {
         let Some(ratio) = self.models.get(model).and_then(|kinds| kinds.get(&text.kind())) else {
             return hard;
         };
-        let margin = MARGIN + FIRST_MARGIN / f64::from(ratio.seen.max(1));
         let bytes = real(text.all_bytes());
+        // What the template adds may be more or less than is taken for it, and was another share of those seen.
+        let template = real(text.template_bytes()) / bytes.max(1.0);
+        let margin = MARGIN + FIRST_MARGIN / f64::from(ratio.seen.max(1)) + template;
         let low = (ratio.least * (1.0 - margin)).max(0.0) * bytes - SLACK;
         let high = ratio.most * (1.0 + margin) * bytes + SLACK;
         Bounds {
@@ -187,6 +197,12 @@ impl Node {
         }
     }
 
+    /// How many tokens a text sent to `model` has at least and at most, by what is known now.
+    #[must_use]
+    pub fn text_bounds(&self, model: &str, text: &TextSize) -> Bounds {
+        self.texts.bounds(model, text)
+    }
+
     /// A text sent to `model` was counted: it has `tokens` tokens.
     pub fn counted(&mut self, model: &str, text: &TextSize, tokens: Tokens) {
         self.texts.take(model, text, tokens);
@@ -232,6 +248,21 @@ mod tests {
             assert!(bounds.high.0 >= 104, "{bounds:?}");
         }
         assert_eq!(texts.bounds("m", &code).high, Tokens(8004));
+    }
+
+    /// Emoji of a byte a token in a template of 20 tokens, as in a real vLLM: a short text tells little of a longer one.
+    #[test]
+    fn a_short_chat_bounds_a_longer_one() {
+        let chat =
+            |bytes| TextSize { bytes, wide_bytes: bytes, words: 1, messages: 2, ..TextSize::default() };
+        let mut texts = Texts::default();
+        for bytes in 32..48 {
+            texts.take("m", &chat(bytes), Tokens(20 + bytes));
+        }
+        for bytes in 32..160 {
+            let Bounds { low, high } = texts.bounds("m", &chat(bytes));
+            assert!((low.0..=high.0).contains(&(20 + bytes)), "{bytes}: {low} {high}");
+        }
     }
 
     #[test]
