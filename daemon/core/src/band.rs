@@ -1,5 +1,5 @@
-//! The band around an estimate, learned from its own errors: two quantiles of what each reading showed the estimate to
-//! have missed by, so that the published band covers what it says it covers.
+//! The band around an estimate, learned from its own errors: how large they usually are of late, and how many times that
+//! two quantiles of them are, so that the published band covers what it says it covers.
 
 use std::time::Duration;
 
@@ -7,8 +7,14 @@ use crate::units::{Blocks, count_up};
 
 /// Share of errors beyond each side of a 95 % band.
 const TAIL: f64 = 0.025;
-/// How far one error moves a quantile, as a share of the typical error.
+/// How far one error moves a quantile, in usual errors.
 const STEP: f64 = 0.25;
+/// What a quantile is before it was learned, in usual errors: between a normal and a Laplace distribution.
+const USUAL: f64 = 2.75;
+/// Weight of an error in the usual one: bursts come and go.
+const PACE: f64 = 0.08;
+/// Least error that is usual, blocks: of rounding.
+const LEAST: f64 = 0.25;
 /// Age that a fresh reading already has: an engine step and the way to us.
 const SETTLING: Duration = Duration::from_millis(50);
 /// Readings after which the learned quantiles are trusted alone.
@@ -16,14 +22,21 @@ const LEARNED: u32 = 30;
 
 /// Learned error quantiles. Errors grow like the fourth root of age: faster at first than independent arrivals and ends
 /// would let them, for a single large request is an error at once, and less later, for requests end.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Band {
-    /// Truth above the estimate: its upper quantile, blocks at an age of one second.
+    /// Truth above the estimate: its upper quantile, in usual errors.
     above: f64,
     /// Truth below the estimate, likewise.
     below: f64,
-    typical: f64,
+    /// Usual error, blocks at an age of one second.
+    usual: f64,
     errors: u32,
+}
+
+impl Default for Band {
+    fn default() -> Self {
+        Self { above: USUAL, below: USUAL, usual: 0.0, errors: 0 }
+    }
 }
 
 impl Band {
@@ -38,12 +51,15 @@ impl Band {
             return;
         }
         self.errors = self.errors.saturating_add(1);
-        let pace = (1.0 / f64::from(self.errors)).max(0.02);
-        self.typical += (error.abs() - self.typical) * pace;
-        let step = STEP * self.typical.max(1e-3);
-        // Fixed point: exceeded with probability TAIL (stochastic approximation of a quantile, Robbins & Monro 1951).
-        self.above = (self.above + step * if error > self.above { 1.0 - TAIL } else { -TAIL }).max(0.0);
-        self.below = (self.below + step * if -error > self.below { 1.0 - TAIL } else { -TAIL }).max(0.0);
+        if self.errors > 1 {
+            let usual = self.usual.max(LEAST);
+            // Fixed point: exceeded with probability TAIL (stochastic approximation of a quantile, Robbins & Monro 1951).
+            let step = |beyond: bool| STEP * if beyond { 1.0 - TAIL } else { -TAIL };
+            self.above = (self.above + step(error > self.above * usual)).max(0.0);
+            self.below = (self.below + step(-error > self.below * usual)).max(0.0);
+        }
+        let pace = (1.0 / f64::from(self.errors)).max(PACE);
+        self.usual += (error.abs() - self.usual) * pace;
     }
 
     /// Whether enough errors are known.
@@ -54,8 +70,8 @@ impl Band {
     /// How far the truth may be below and above an estimate of age `age`; until enough errors are known not less than
     /// `bound`, which is worked out from what can have changed.
     pub(crate) fn width(&self, age: Duration, bound: Blocks) -> (Blocks, Blocks) {
-        let growth = Self::growth(age);
-        let (below, above) = (count_up(self.below * growth), count_up(self.above * growth));
+        let usual = self.usual.max(if self.errors > 0 { LEAST } else { 0.0 }) * Self::growth(age);
+        let (below, above) = (count_up(self.below * usual), count_up(self.above * usual));
         if self.learned() {
             return (Blocks(below), Blocks(above));
         }
