@@ -2,11 +2,14 @@
 
 use gpuadmit_core::observation::RankReading;
 
-use crate::{engine::EngineSetup, policy::Estimate};
+use crate::{engine::EngineSetup, policy::Estimate, time::Nanos};
 
 /// One look at a random moment, in blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Look {
+    pub(crate) at: Nanos,
+    /// When the figures of the last scrape that has come were taken, at the earliest.
+    pub(crate) scraped_at: Nanos,
     pub(crate) truth: u64,
     pub(crate) estimate: Estimate,
     /// The last scrape's gauge.
@@ -81,6 +84,8 @@ mod tests {
     #[test]
     fn errors_are_in_percent_of_the_pool() {
         let look = |truth, low, middle, high| Look {
+            at: 0,
+            scraped_at: 0,
             truth,
             estimate: Estimate { low, middle, high },
             gauge: Some(10),

@@ -56,6 +56,9 @@ struct Args {
     /// Threads; all cores by default.
     #[arg(long)]
     threads: Option<usize>,
+    /// Also writes what became of every request, a file per run, into the folder `requests` beside the tables.
+    #[arg(long)]
+    requests: bool,
     /// Instead: compares the engine model with the real, idle vLLM at this address, step by step.
     #[arg(long, value_name = "HOST:PORT")]
     check_vllm: Option<SocketAddr>,
@@ -127,6 +130,9 @@ fn main() -> Result<()> {
     if cells.is_empty() {
         bail!("--only: no situation's name contains {:?}", args.only.unwrap_or_default());
     }
-    let results = schedule::run_all(&cells, &candidates, args.threads)?;
+    let results = {
+        let folder = args.requests.then(|| args.out.join("requests"));
+        schedule::run_all(&cells, &candidates, args.threads, folder.as_deref())?
+    };
     report::write(&args.out, &results)
 }

@@ -1,5 +1,7 @@
 //! A request on its way through a run.
 
+use std::time::Duration;
+
 use crate::{engine::RequestId, time::Nanos, trace::Content};
 
 /// A good answer's first token comes within this time.
@@ -59,6 +61,8 @@ pub(crate) struct Fate {
     pub(crate) preempted: bool,
     /// How it stood when it was denied.
     pub(crate) denial: Option<Denial>,
+    /// Retry-After of its first denial.
+    pub(crate) told: Option<Duration>,
     /// Came back at its Retry-After.
     pub(crate) retried: bool,
 }
@@ -71,6 +75,8 @@ pub(crate) struct Denial {
     pub(crate) fits: bool,
     /// Share of the pool in use.
     pub(crate) usage: f64,
+    /// As the rule named it; empty where it does not.
+    pub(crate) reason: &'static str,
 }
 
 impl Fate {

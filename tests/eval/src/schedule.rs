@@ -3,6 +3,7 @@
 use std::{
     io::{IsTerminal, Write},
     num::NonZeroUsize,
+    path::Path,
     sync::{
         Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -20,11 +21,12 @@ pub(crate) struct Outcome {
     pub(crate) measured: Vec<Measured>,
 }
 
-/// Runs every candidate in every cell.
+/// Runs every candidate in every cell; every request's story goes into the folder `requests`.
 pub(crate) fn run_all(
     cells: &[Cell],
     candidates: &[Candidate],
     threads: Option<usize>,
+    requests: Option<&Path>,
 ) -> Result<Vec<Outcome>> {
     let jobs = cells.len() * candidates.len();
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(jobs)));
@@ -35,7 +37,7 @@ pub(crate) fn run_all(
                 loop {
                     let job = next.fetch_add(1, Ordering::Relaxed);
                     let Some(cell) = cells.get(job / candidates.len()) else { return };
-                    let measured = run(cell, &candidates[job % candidates.len()]);
+                    let measured = run(cell, &candidates[job % candidates.len()], requests);
                     let mut done = done.lock().expect("no thread panics");
                     done.push((job, measured));
                     progress(done.len(), jobs);

@@ -152,8 +152,9 @@ impl World {
     }
 
     /// How things stand as `request` is denied.
-    pub(crate) fn denial(&self, at: Nanos, request: &Request) -> Denial {
-        Denial { at, fits: self.fits(at, request), usage: self.used as f64 / self.setup.blocks as f64 }
+    pub(crate) fn denial(&self, at: Nanos, request: &Request, reason: &'static str) -> Denial {
+        let usage = self.used as f64 / self.setup.blocks as f64;
+        Denial { at, fits: self.fits(at, request), usage, reason }
     }
 
     /// Whether the pool does not overflow until `request`, let in now, has ended: afterwards all is as without it.

@@ -63,14 +63,14 @@ pub(crate) struct Ask<'a> {
 pub(crate) enum Answer {
     /// Let in, with at most so many output tokens; `None`: as asked.
     Admit { max_tokens: Option<u64> },
-    /// Not now.
-    Deny { retry_after: Option<Duration> },
+    /// Not now, for `reason`, where the rule names one.
+    Deny { retry_after: Option<Duration>, reason: &'static str },
 }
 
 impl Answer {
     /// Admits if `fits`; a denial names no time.
     pub(crate) const fn plain(fits: bool) -> Self {
-        if fits { Self::Admit { max_tokens: None } } else { Self::Deny { retry_after: None } }
+        if fits { Self::Admit { max_tokens: None } } else { Self::Deny { retry_after: None, reason: "" } }
     }
 }
 

@@ -54,6 +54,8 @@ const fn swept(
 pub(crate) const FAMILIES: &[Family] = &[
     fixed("ceiling", false),
     fixed("gpuadmit", false),
+    fixed("gpuadmit-installed", false),
+    fixed("gpuadmit-ends", false),
     fixed("none", true),
     fixed("gauge-5s", true),
     fixed("gauge-100ms", true),
@@ -105,6 +107,8 @@ impl Candidate {
         match self.family {
             "ceiling" => Box::new(Clairvoyant),
             "gpuadmit" => Box::new(Gpuadmit::new(interval)),
+            "gpuadmit-installed" => Box::new(Gpuadmit::as_installed()),
+            "gpuadmit-ends" => Box::new(Gpuadmit::told_of_ends(interval)),
             "gauge-5s" => self.wrap(Margin::new(0.15, Some(5 * SECOND))),
             "gauge-100ms" => self.wrap(Margin::new(0.15, Some(100 * MILLISECOND))),
             "token-bucket" => self.wrap(TokenBucket::new(value)),

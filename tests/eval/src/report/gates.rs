@@ -88,7 +88,9 @@ fn row(outcome: &Outcome) -> Option<(String, bool)> {
 /// The best other rule that preempts no more than gpuadmit does.
 fn rival<'a>(outcome: &'a Outcome, own: &Measured) -> Option<&'a Measured> {
     let others = outcome.measured.iter().filter(|measured| {
-        !["gpuadmit", "ceiling"].contains(&measured.candidate.family)
+        let family = measured.candidate.family;
+        !family.starts_with("gpuadmit")
+            && family != "ceiling"
             && measured.preempted <= own.preempted + SAME_RATE
     });
     others.max_by(|one, other| one.goodput.total_cmp(&other.goodput))

@@ -3,6 +3,7 @@
 mod best;
 mod gates;
 mod plot;
+pub(crate) mod requests;
 mod table;
 
 use std::{fs, path::Path};

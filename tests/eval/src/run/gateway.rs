@@ -39,14 +39,21 @@ impl Run {
                 self.streams.insert(id, stream);
                 self.let_in(id);
             }
-            Answer::Deny { retry_after } => self.denied(id, again, retry_after),
+            Answer::Deny { retry_after, reason } => self.denied(id, again, retry_after, reason),
         }
     }
 
-    pub(super) fn denied(&mut self, id: RequestId, again: bool, retry_after: Option<Duration>) {
-        let denial = self.world.denial(self.at, self.world.request(id));
+    pub(super) fn denied(
+        &mut self,
+        id: RequestId,
+        again: bool,
+        retry_after: Option<Duration>,
+        reason: &'static str,
+    ) {
+        let denial = self.world.denial(self.at, self.world.request(id), reason);
         let fate = self.world.fate(id);
         fate.phase = Phase::Denied;
+        fate.told = fate.told.or(retry_after);
         fate.denial = Some(denial);
         if let (true, false, Some(after)) = (self.retry, again, retry_after) {
             fate.retried = true;

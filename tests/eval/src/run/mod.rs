@@ -13,6 +13,7 @@ mod telemetry;
 use std::{
     cmp::Reverse,
     collections::{BinaryHeap, HashMap},
+    path::Path,
     time::Duration,
 };
 
@@ -27,6 +28,7 @@ use crate::{
     measure::Measured,
     policy::{Candidate, Policy, Streams},
     random::{Random, hash},
+    report,
     request::Request,
     time::{Nanos, SECOND, nanos},
     world::World,
@@ -113,6 +115,7 @@ struct Run {
     retry: bool,
     looks: Vec<Look>,
     gauge: Option<u64>,
+    scraped_at: Nanos,
     /// Blocks × nanoseconds in use while requests arrived, and until when that is summed up.
     used_time: (f64, Nanos),
 }
@@ -127,11 +130,14 @@ pub(crate) struct Played {
     pub(crate) held: Option<usize>,
 }
 
-/// Runs `candidate` in `cell`.
-pub(crate) fn run(cell: &Cell, candidate: &Candidate) -> Result<Measured> {
+/// Runs `candidate` in `cell`; what became of every request goes into `folder`.
+pub(crate) fn run(cell: &Cell, candidate: &Candidate, folder: Option<&Path>) -> Result<Measured> {
     let policy = candidate.build(Duration::from_nanos(cell.interval));
     let played = play(cell, cell.requests()?, policy)?;
     let falsely_denied = hindsight::falsely_denied(cell, &played.world)?;
+    if let Some(folder) = folder {
+        report::requests::write(folder, cell, candidate, &played, &falsely_denied)?;
+    }
     Ok(Measured::of(cell, candidate, &played, &falsely_denied))
 }
 
@@ -168,6 +174,7 @@ impl Run {
             retry: cell.retry,
             looks: Vec::new(),
             gauge: None,
+            scraped_at: 0,
             used_time: (0.0, SECOND),
         };
         if let Some(at) = cell.restart {

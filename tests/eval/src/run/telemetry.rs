@@ -24,6 +24,7 @@ impl Run {
 
     pub(super) fn deliver(&mut self, sent: Nanos, Sampled { reading, life, idle }: Sampled) {
         self.idle_readings = if idle { self.idle_readings + 1 } else { 0 };
+        self.scraped_at = sent;
         self.gauge = raw_gauge(&reading, &self.world.setup);
         let reading = EngineReading {
             span: Span { not_before: mono(sent), not_after: mono(self.at) },
@@ -43,7 +44,14 @@ impl Run {
             self.streams.values().map(held).sum()
         };
         if let Some(estimate) = self.policy.estimate(self.at) {
-            self.looks.push(Look { truth: self.world.used, estimate, gauge: self.gauge, ledger });
+            self.looks.push(Look {
+                at: self.at,
+                scraped_at: self.scraped_at,
+                truth: self.world.used,
+                estimate,
+                gauge: self.gauge,
+                ledger,
+            });
         }
         let pause = nanos(self.looking.exponential(LOOK_S));
         self.plan(self.at + pause.max(MILLISECOND), Next::Look);
