@@ -76,8 +76,8 @@ impl Guard {
         Reason::try_from(self.admitted()?.observed_reason?).ok()
     }
 
-    /// The request has generated `tokens` output tokens so far, all sequences together. Once a second is enough: it renews
-    /// the lease.
+    /// The request has generated `tokens` output tokens so far, all sequences together. Tell of the first at once, for it
+    /// shows how far the engine is with its prompts; then once a second is enough, which renews the lease.
     pub fn progress(&self, tokens: u64) {
         if let By::Daemon { admitted, orders } = &self.by {
             // Where it cannot be told now, the next one tells more.

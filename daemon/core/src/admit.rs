@@ -193,6 +193,7 @@ impl Node {
             footprint: weighed.footprint.clone(),
             uncached: weighed.uncached,
             passed: false,
+            foreseen: weighed.ttft,
             prefill: engine.begin_prefill(weighed.rank, now, Work::of(need.prompt, weighed.uncached)),
             generated: Tokens::ZERO,
             generated_at: now,
@@ -269,10 +270,12 @@ impl Node {
     ) -> Decision {
         let (index, weighed) = of.unzip();
         self.record(now, request, index, weighed, None, Some(reason));
+        let foreseen = weighed.and_then(|weighed| weighed.retry_after);
+        let retry_after = foreseen.map(|foreseen| self.come_back(now, request, reason, index, foreseen));
         let engine = index.and_then(|index| self.engines.get(index));
         let deny = Deny {
             reason,
-            retry_after: weighed.and_then(|weighed| weighed.retry_after),
+            retry_after,
             engine: engine.map(|engine| Arc::clone(&engine.facts.engine)),
             terms: weighed.and_then(|weighed| weighed.terms),
             message: decision::sentence(reason, request, engine, weighed),

@@ -39,6 +39,12 @@ impl Work {
         self.tokens += other.tokens;
         self.squares += other.squares;
     }
+
+    /// What is left of it, never less than nothing.
+    pub(crate) fn take_off(&mut self, other: Self) {
+        self.tokens = (self.tokens - other.tokens).max(0.0);
+        self.squares = (self.squares - other.squares).max(0.0);
+    }
 }
 
 /// The two costs, as weighted sums of what was observed.

@@ -15,6 +15,7 @@ use crate::{
     need::{Misfit, Need},
     pool::{Held, Pool},
     request::{Class, Headroom, PromptCount, Reason, Request},
+    retry,
     settings::{Mode, Settings},
     tenants::{Account, Slot},
     units::{Blocks, Mono, Tokens, count_up, real},
@@ -253,13 +254,14 @@ fn in_time(engine: &Engine, request: &Request<'_>, now: Mono, weighed: &mut Weig
     let work = Work::of(prompt, weighed.uncached);
     weighed.ttft = pool.prefill.time_for(now, work).map(|time| time + step.unwrap_or_default());
     if let (Some(ttft), Some(objective)) = (weighed.ttft, request.ttft_objective)
-        && ttft > objective.mul_f64(TTFT_SHARE)
+        && pool.prefill.margin.of(ttft) > objective
     {
         weighed.denied = Some(Reason::Ttft);
-        // Where nothing is queued, waiting does not help.
-        let alone = pool.prefill.empty(now);
-        let wait = ttft.saturating_sub(objective.mul_f64(TTFT_SHARE));
-        weighed.retry_after = (!alone).then(|| wait.clamp(SHORTEST_RETRY, LONGEST_RETRY));
+        // Where it takes too long by itself, waiting does not help.
+        let alone = pool.prefill.time(work).unwrap_or_default();
+        let wait = pool.prefill.margin.of(ttft).saturating_sub(objective) + alone;
+        weighed.retry_after =
+            (pool.prefill.margin.of(alone) <= objective).then(|| wait.clamp(retry::SHORTEST, retry::LONGEST));
     } else if let (Some(step), Some(objective)) = (step, request.pace_objective)
         && step > objective
         && !pool.idle(now)
@@ -285,7 +287,7 @@ fn within_share(engine: &Engine, grounds: &Grounds<'_>, weighed: &mut Weighed) {
         let ever = need.blocks(pool.block_size) <= share;
         weighed.retry_after = ever.then(|| pool.promised_drain.wait_for(now, over)).flatten();
     } else if let Some(wait) = account.short_of(now, need.tokens()) {
-        (weighed.denied, weighed.retry_after) = (Some(Reason::TenantShare), Some(wait.max(SHORTEST_RETRY)));
+        (weighed.denied, weighed.retry_after) = (Some(Reason::TenantShare), Some(wait.max(retry::SHORTEST)));
     }
 }
 
@@ -295,19 +297,13 @@ fn first_end(engine: &Engine, now: Mono) -> Option<Duration> {
     let rate = engine.pools.get(oldest.rank?)?.token_rate.get().filter(|rate| *rate > 0.0)?;
     let left = real(oldest.output.0) / rate - now.since(oldest.seen_at?).as_secs_f64();
     let left = Duration::try_from_secs_f64(left).unwrap_or(Duration::ZERO);
-    Some(left.clamp(SHORTEST_RETRY, LONGEST_RETRY))
+    Some(left.clamp(retry::SHORTEST, retry::LONGEST))
 }
 
 /// A request without max_tokens is longer than what room is kept for in the worst case with this probability.
 const UNLIMITED_RISK: f64 = 0.01;
-/// Share of a caller's objective that the predicted first token may take: predictions are no better than that.
-const TTFT_SHARE: f64 = 0.8;
 /// Output tokens after which bypass traffic is taken to have been replaced, where no request tells.
 const HEADROOM_LIFE: f64 = 256.0;
-/// No caller is told to come back later: beyond it nothing can be foreseen.
-const LONGEST_RETRY: Duration = Duration::from_secs(60);
-/// No caller is told to come back sooner: a completion takes at least a step.
-const SHORTEST_RETRY: Duration = Duration::from_millis(100);
 
 /// Headroom that is left for more requests like the one weighed.
 pub(crate) fn headroom_after(engine: &Engine, now: Mono, weighed: &Weighed) -> Option<Headroom> {

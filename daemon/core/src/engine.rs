@@ -15,6 +15,7 @@ use crate::{
     precursor::Followed,
     report::Seen,
     request::{Outcome, ReservationId},
+    retry::ComeBack,
     settings::{Mode, Settings},
     snapshot::PoolSnapshot,
     units::{Bytes, Mono, Tokens},
@@ -35,6 +36,8 @@ pub(crate) struct Engine {
     pub(crate) told: u64,
     /// What is asked of it.
     pub(crate) asked: Asked,
+    /// When those whom it denied should come back.
+    pub(crate) come_back: ComeBack,
     /// Since when the engine shows fewer requests than the ledger.
     pub(crate) excess_since: Option<Mono>,
     /// Devices its processes hold.
@@ -75,6 +78,7 @@ impl Engine {
             process_start: None,
             told: 0,
             asked: Asked::default(),
+            come_back: ComeBack::default(),
             excess_since: None,
             devices: Vec::new(),
             followed: Vec::new(),
@@ -187,7 +191,13 @@ impl Engine {
         pool.drain.release(at, reservation.held(at, pool.token_rate.get(), pool.block_size));
         pool.promised_drain.release(at, reservation.total);
         if outcome == Outcome::NotSent && reservation.seen_at.is_none() {
-            pool.prefill.withdraw(Work::of(reservation.prompt, reservation.uncached));
+            pool.prefill.withdraw(reservation.work());
+        }
+        if !reservation.passed {
+            pool.prefill.leave(reservation.work());
+        }
+        if outcome == Outcome::Ok {
+            pool.prefill.ended(reservation.generated > Tokens::ZERO);
         }
     }
 
@@ -321,7 +331,7 @@ impl Engine {
 
     /// Its pools for those who look.
     pub(crate) fn pool_snapshots(&self, now: Mono, settings: &Settings) -> Vec<PoolSnapshot> {
-        let held = self.held(now);
+        let held = self.held_now(now);
         let pools = self.pools.iter().enumerate().zip(held);
         pools
             .map(|((index, pool), held)| {

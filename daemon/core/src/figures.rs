@@ -42,6 +42,8 @@ pub(crate) struct Change {
     pub(crate) elapsed: Duration,
     /// Sequences that arrived, by Δ(running + waiting) + Δ(finished); `None` without both counts.
     pub(crate) arrivals: Option<u64>,
+    /// The same before ours were taken off; 0 where it is not known.
+    pub(crate) all_arrivals: u64,
     /// Any counter or gauge moved.
     pub(crate) moved: bool,
     /// A counter fell: the engine was started anew.
@@ -73,9 +75,11 @@ impl Change {
             || old.finished != now.finished
             || (old.running, old.waiting, old.kv_usage) != (now.running, now.waiting, now.kv_usage);
         let passed = old.prompt_tokens.zip(now.prompt_tokens).map(|(old, new)| new.saturating_sub(old));
+        let arrivals = arrivals(before, now);
         Self {
             elapsed,
-            arrivals: arrivals(before, now),
+            arrivals,
+            all_arrivals: arrivals.unwrap_or(0),
             moved,
             restarted,
             token_rate: token_rate(old, now, elapsed),

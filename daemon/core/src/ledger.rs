@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::Arc,
+    time::Duration,
 };
 
 use crate::{
@@ -42,6 +43,8 @@ pub(crate) struct Reservation {
     pub(crate) uncached: Tokens,
     /// Its prompt has been computed, as far as the counters tell.
     pub(crate) passed: bool,
+    /// Time to its first token that was foreseen when it was admitted.
+    pub(crate) foreseen: Option<Duration>,
     /// From when to when its prompt is computed, by the best estimate.
     pub(crate) prefill: (Mono, Mono),
     /// Output tokens reported so far, all sequences together, and when.

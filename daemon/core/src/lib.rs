@@ -14,7 +14,7 @@
 //! - `precursor` and `squeeze` (`leak`): what comes before trouble, told by `alarm`, with hysteresis.
 //! - `tenants`: who pays. [`queue`]: who waits, and in which order.
 //! - `demand`: what is asked of an engine against what it can do. `decision`: the order of the checks. `admit`, `wait`,
-//!   `observe` and `show`: the node's four other sides.
+//!   `observe` and `show`: the node's four other sides. `retry`: when those who were denied should come back.
 //! - [`event`], [`explain`], [`report`], [`counts`], [`snapshot`]: what comes out besides the decisions.
 
 mod admit;
@@ -54,6 +54,7 @@ pub mod queue;
 mod rate;
 pub mod report;
 pub mod request;
+mod retry;
 pub mod settings;
 mod show;
 mod showing;

@@ -159,9 +159,14 @@ impl Node {
         let index = self.holder(id)?;
         let session = self.engines.get(index)?.ledger.live.get(&id)?.session;
         self.renew(now, index, id, session);
-        let reservation = self.engines.get_mut(index)?.ledger.live.get_mut(&id)?;
+        let engine = self.engines.get_mut(index)?;
+        let reservation = engine.ledger.live.get_mut(&id)?;
         if generated > reservation.generated {
+            let first = reservation.generated == Tokens::ZERO;
             (reservation.generated, reservation.generated_at) = (generated, now);
+            if first {
+                engine.first_output(id, now);
+            }
         }
         Some(self.settings.lease)
     }
@@ -263,6 +268,7 @@ impl Node {
             }
             self.tell_demand(now, index);
         }
+        self.look_back(now);
         self.look_at_deaths(now);
         self.expire_guards(now);
         self.sweep(now);

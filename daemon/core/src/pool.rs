@@ -67,6 +67,8 @@ pub(crate) struct Pool {
     weight: Mean,
     /// For how long all requests in the engine were ours.
     alone: Duration,
+    /// Prompt tokens by which the counter lags behind what passed by all other signs; never positive.
+    beyond_ours: f64,
     /// Share of prompt tokens that the prefix cache holds.
     cached: Mean,
     /// Blocks in the last reading beyond what we reckon our requests to hold in it; negative where it has less.
@@ -94,8 +96,9 @@ pub(crate) struct Queue {
     /// Of ours that has passed since the reading before: to be computed, and in prompt tokens.
     pub(crate) passed: Work,
     pub(crate) passed_prompts: f64,
-    /// Of ours still to be computed.
+    /// Of ours still to be computed; and those of which something is, as a whole.
     pub(crate) left: Work,
+    pub(crate) ours: Work,
     /// Requests that came in by other ways than ours, and those of them that wait.
     pub(crate) others_arrived: u64,
     pub(crate) others_waiting: u64,
@@ -117,6 +120,7 @@ impl Pool {
             bypass: 0,
             weight: Mean::over(WEIGHT_MEMORY),
             alone: Duration::ZERO,
+            beyond_ours: 0.0,
             cached: Mean::over(WEIGHT_MEMORY),
             residual: 0.0,
             unexplained: 0.0,
@@ -161,8 +165,10 @@ impl Pool {
         let full = figures.raw.kv_usage.is_some_and(|usage| usage > FULL);
         let (mut left, mut work) = (queue.left, queue.passed);
         left.add(one.times(real(queue.others_waiting)));
-        // What passed beyond ours was theirs.
-        let theirs = (real(change.prompt_tokens) - queue.passed_prompts).max(0.0) / real(prompt.0.max(1));
+        // What passed beyond ours was theirs; gateways tell sooner or later than the counter.
+        self.beyond_ours += real(change.prompt_tokens) - queue.passed_prompts;
+        let theirs = self.beyond_ours.max(0.0) / real(prompt.0.max(1));
+        self.beyond_ours = if figures.idle() { 0.0 } else { self.beyond_ours.min(0.0) };
         work.add(one.times(theirs));
         self.prefill.read(Passed {
             at: figures.span.not_before,
@@ -170,7 +176,10 @@ impl Pool {
             work,
             told: change.prefill.map(|(tokens, seconds)| (tokens * computed, seconds)),
             arrived: one.times(real(queue.others_arrived)),
+            others: (change.all_arrivals > 0)
+                .then(|| (real(queue.others_arrived) / real(change.all_arrivals)).min(1.0)),
             left,
+            ours: queue.ours,
             backlogged: figures.raw.waiting > Some(0) && !full,
         });
     }
@@ -343,7 +352,7 @@ impl Pool {
 
     /// The engine's process is another one: what was in it is gone.
     pub(crate) fn forget_use(&mut self) {
-        (self.bypass, self.unexplained, self.residual) = (0, 0.0, 0.0);
+        (self.bypass, self.unexplained, self.residual, self.beyond_ours) = (0, 0.0, 0.0, 0.0);
         self.prefill = Prefill::default();
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! vLLM takes requests in order and gives each step's budget of tokens to the running ones first (v1/core/sched/
 //! scheduler.py). So the prompts still to be computed are those of the requests that wait, and of at most one more that
-//! is in the middle of its own.
+//! is in the middle of its own. And when a gateway tells of a first token, all that came before that request has been
+//! computed, whatever the age of the last reading: what is left came after it.
 
 use std::time::Duration;
 
@@ -17,6 +18,12 @@ use crate::{
 const WINDOW: Duration = Duration::from_millis(500);
 /// Time over which it is learned what comes in by other ways than ours.
 const INFLOW_MEMORY: Duration = Duration::from_secs(20);
+/// Most of an engine's time that others are believed to take.
+const MOST_INFLOW: f64 = 0.9;
+/// First tokens of one step are told of within this time.
+const SAME_STEP: Duration = Duration::from_millis(3);
+/// So many gateways in a row that told of a first token: one that was not told of has not come.
+const TOLD: u32 = 8;
 
 /// The prompts that wait, and what they cost.
 #[derive(Clone, Debug)]
@@ -26,6 +33,19 @@ pub(crate) struct Prefill {
     /// Of what was admitted since.
     since: Work,
     read_at: Mono,
+    /// All that was admitted and has not passed.
+    ours: Work,
+    /// Seconds of work of others that is left beside.
+    theirs: f64,
+    /// When a prompt was last told to have passed.
+    pub(crate) passed_at: Mono,
+    /// Work by word of gateways since the cost was last learned, and its time.
+    heard: (Work, Duration),
+    /// Share of others among those that come in.
+    others: Mean,
+    /// Requests in a row that had told of their first token when they ended.
+    told: u32,
+    pub(crate) margin: Margin,
     cost: Cost,
     /// Seconds of work that come in by other ways than ours, per second.
     inflow: Mean,
@@ -34,6 +54,9 @@ pub(crate) struct Prefill {
     was_backlogged: bool,
     /// What the counter moved and no prompt of ours accounts for yet, prompt tokens.
     pub(crate) credit: f64,
+    /// What passed by word of gateways since the last reading.
+    passed: Work,
+    passed_prompts: f64,
 }
 
 impl Default for Prefill {
@@ -42,11 +65,20 @@ impl Default for Prefill {
             left: Work::default(),
             since: Work::default(),
             read_at: Mono(0),
+            ours: Work::default(),
+            theirs: 0.0,
+            passed_at: Mono(0),
+            heard: (Work::default(), Duration::ZERO),
+            others: Mean::over(INFLOW_MEMORY),
+            told: 0,
+            margin: Margin::default(),
             cost: Cost::default(),
             inflow: Mean::over(INFLOW_MEMORY),
             busy: (Work::default(), Duration::ZERO),
             was_backlogged: false,
             credit: 0.0,
+            passed: Work::default(),
+            passed_prompts: 0.0,
         }
     }
 }
@@ -60,10 +92,13 @@ pub(crate) struct Passed {
     pub(crate) work: Work,
     /// Tokens computed in all its life, and the engine's own time in prefill, where it tells anew.
     pub(crate) told: Option<(f64, f64)>,
-    /// Came in by other ways than ours.
+    /// Came in by other ways than ours; and the share of those among all that came, if any did.
     pub(crate) arrived: Work,
+    pub(crate) others: Option<f64>,
     /// Still to be computed.
     pub(crate) left: Work,
+    /// All of ours of which something is left, as a whole.
+    pub(crate) ours: Work,
     /// Requests wait, and for nothing but their turn.
     pub(crate) backlogged: bool,
 }
@@ -72,13 +107,75 @@ impl Prefill {
     /// A prompt was admitted.
     pub(crate) fn add(&mut self, work: Work) {
         self.since.add(work);
+        self.ours.add(work);
     }
 
     /// A prompt that was admitted since the last reading will not come.
     pub(crate) fn withdraw(&mut self, work: Work) {
-        self.since.add(work.times(-1.0));
-        self.since.tokens = self.since.tokens.max(0.0);
-        self.since.squares = self.since.squares.max(0.0);
+        self.since.take_off(work);
+    }
+
+    /// A prompt that had not passed is gone.
+    pub(crate) fn leave(&mut self, work: Work) {
+        self.ours.take_off(work);
+    }
+
+    /// The first token of a prompt that was admitted at `admitted` is out: what is queued came after it.
+    pub(crate) fn pass(&mut self, now: Mono, admitted: Mono, work: Work) {
+        self.leave(work);
+        let begun = std::mem::replace(&mut self.passed_at, now).max(admitted);
+        // Where not all are told of, what was not told of may have passed long ago.
+        if !self.told() {
+            return;
+        }
+        let time = now.since(begun);
+        // Prompts of one step are told of together: their work goes with their time.
+        if self.heard.1 >= WINDOW && time > SAME_STEP {
+            self.cost.learn(self.heard.0, self.heard.1);
+            self.heard = (Work::default(), Duration::ZERO);
+        }
+        self.heard.0.add(work);
+        self.heard.1 += time.mul_f64(1.0 - self.others.get().unwrap_or(0.0));
+        (self.left, self.since, self.read_at) = (self.ours, Work::default(), now);
+        self.theirs = self.inflow.get().unwrap_or(0.0) * now.since(admitted).as_secs_f64();
+    }
+
+    /// A prompt passed by its gateway's word, sooner or later.
+    pub(crate) fn note_passed(&mut self, prompt: f64, work: Work) {
+        self.passed.add(work);
+        self.passed_prompts += prompt;
+        self.credit -= prompt;
+    }
+
+    /// What so passed by `at` since it was last asked: to be computed, and prompt tokens.
+    pub(crate) fn take_passed(&mut self, at: Mono) -> (Work, f64) {
+        // A reading does not show what came after it.
+        if self.passed_at > at {
+            return (Work::default(), 0.0);
+        }
+        (std::mem::take(&mut self.passed), std::mem::take(&mut self.passed_prompts))
+    }
+
+    /// A request ended, and `told` of its first token or not.
+    pub(crate) fn ended(&mut self, told: bool) {
+        self.told = if told { self.told.saturating_add(1) } else { 0 };
+    }
+
+    /// From when to when the first of those that are left, admitted at `admitted`, is computed.
+    pub(crate) fn begun(&self, admitted: Mono, work: Work) -> Option<(Mono, Mono)> {
+        let from = self.passed_at.max(admitted);
+        let time = self.cost.seconds(work)? / self.ours_share();
+        Some((from, from + Duration::try_from_secs_f64(time).ok()?))
+    }
+
+    /// Whether gateways tell of first tokens.
+    pub(crate) const fn told(&self) -> bool {
+        self.told >= TOLD
+    }
+
+    /// Share of the engine's time that is left for what we admit.
+    pub(crate) fn ours_share(&self) -> f64 {
+        1.0 - self.inflow.get().unwrap_or(0.0).clamp(0.0, MOST_INFLOW)
     }
 
     /// Takes in a reading.
@@ -86,9 +183,13 @@ impl Prefill {
         if let Some(work) = self.cost.seconds(passed.arrived) {
             self.inflow.take(work / passed.elapsed.as_secs_f64(), passed.elapsed);
         }
+        if let Some(others) = passed.others {
+            self.others.take(others, passed.elapsed);
+        }
         self.cost.pass(passed.elapsed);
         self.measure(&passed);
         (self.left, self.since, self.read_at) = (passed.left, Work::default(), passed.at);
+        (self.ours, self.theirs) = (passed.ours, 0.0);
         self.was_backlogged = passed.backlogged;
     }
 
@@ -96,11 +197,23 @@ impl Prefill {
     /// work began or ended in between, what passed since the queue was last empty took no longer; nor than the engine
     /// tells of its own time, in which prompts computed together count twice.
     fn measure(&mut self, passed: &Passed) {
+        if let Some((tokens, seconds)) = passed.told {
+            self.cost.learn_bound(tokens, seconds);
+        }
+        // What gateways tell of is exact.
+        if self.told() {
+            self.busy = (Work::default(), Duration::ZERO);
+            return;
+        }
         self.busy.0.add(passed.work);
         self.busy.1 += passed.elapsed;
+        // A first token told of since the reading was made is not in it yet.
+        if self.passed_at > passed.at {
+            return;
+        }
         let (work, time) = self.busy;
         if self.was_backlogged && passed.backlogged {
-            if time >= WINDOW && passed.work.tokens > 0.0 {
+            if time >= WINDOW && work.tokens > 0.0 {
                 self.cost.learn(work, time);
                 self.busy = (Work::default(), Duration::ZERO);
             }
@@ -108,15 +221,12 @@ impl Prefill {
             self.cost.learn_bound(work.tokens, time.as_secs_f64());
             self.busy = (Work::default(), Duration::ZERO);
         }
-        if let Some((tokens, seconds)) = passed.told {
-            self.cost.learn_bound(tokens, seconds);
-        }
     }
 
     /// Seconds of work still to be done at `now`; `None` before a cost is known.
     fn queued(&self, now: Mono) -> Option<f64> {
         let net = 1.0 - self.inflow.get().unwrap_or(0.0);
-        let work = self.cost.seconds(self.left)? + self.cost.seconds(self.since)?;
+        let work = self.cost.seconds(self.left)? + self.cost.seconds(self.since)? + self.theirs;
         Some((work - net * now.since(self.read_at).as_secs_f64()).max(0.0))
     }
 
@@ -141,6 +251,43 @@ impl Prefill {
     }
 }
 
+/// How much later than foreseen first tokens come: what most of them kept to, as a multiple of the time foreseen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Margin(f64);
+
+/// Before anything is known, and its bounds.
+const MARGIN: f64 = 1.25;
+const MARGINS: (f64, f64) = (1.05, 2.0);
+/// Share of first tokens that may come later.
+const LATE: f64 = 0.1;
+/// How far one of them moves it.
+const MARGIN_STEP: f64 = 0.05;
+/// Shorter times tell of steps and the way to the engine.
+const LEAST_FORESEEN: Duration = Duration::from_millis(500);
+
+impl Default for Margin {
+    fn default() -> Self {
+        Self(MARGIN)
+    }
+}
+
+impl Margin {
+    /// A first token that was `foreseen` took `actual`.
+    pub(crate) fn learn(&mut self, foreseen: Duration, actual: Duration) {
+        if foreseen < LEAST_FORESEEN {
+            return;
+        }
+        let late = actual.as_secs_f64() > foreseen.as_secs_f64() * self.0;
+        let step = MARGIN_STEP * if late { 1.0 - LATE } else { -LATE };
+        self.0 = (self.0 + step).clamp(MARGINS.0, MARGINS.1);
+    }
+
+    /// What it is wise to foresee.
+    pub(crate) fn of(self, foreseen: Duration) -> Duration {
+        foreseen.mul_f64(self.0)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -157,7 +304,9 @@ mod tests {
             work: prompts(done),
             told: None,
             arrived: Work::default(),
+            others: None,
             left: prompts(left),
+            ours: prompts(left),
             backlogged: left > 0,
         }
     }
@@ -215,6 +364,40 @@ mod tests {
         }
         let queued = wait(&prefill, 0.2 * 599.0 + 5.0, 0);
         assert!((queued - 1.2).abs() < 0.1, "{queued}");
+    }
+
+    #[test]
+    fn a_first_token_tells_that_all_before_it_has_been_computed() {
+        let mut prefill = working();
+        for _ in 0..TOLD {
+            prefill.ended(true);
+        }
+        // Six are left; by the clock five after two tenths of a second, but three first tokens have come.
+        for _ in 0..3 {
+            prefill.pass(at(1.2), at(0.6), prompts(1));
+        }
+        assert!((wait(&prefill, 1.2, 0) - 0.6).abs() < 0.02, "{}", wait(&prefill, 1.2, 0));
+        assert!((wait(&prefill, 1.4, 1) - 0.6).abs() < 0.02);
+        // What others brought since it was admitted is behind it.
+        for tick in 6..600_u32 {
+            prefill.read(Passed { arrived: prompts(1).times(0.25), ..passed(0.2 * f64::from(tick), 1, 6) });
+        }
+        prefill.pass(at(119.8), at(117.8), prompts(1));
+        // Five of ours, and a quarter of two seconds.
+        assert!((wait(&prefill, 119.8, 0) - 1.5).abs() < 0.1, "{}", wait(&prefill, 119.8, 0));
+    }
+
+    #[test]
+    fn the_margin_comes_to_hold_for_nine_in_ten() {
+        let (mut margin, mut late) = (Margin::default(), 0);
+        for index in 0..1000_u32 {
+            // Evenly from 0.8 to 1.8 times what was foreseen.
+            let actual = Duration::from_secs_f64(0.8 + f64::from(index * 37 % 100) / 100.0);
+            late += u32::from(actual > margin.of(Duration::from_secs(1)));
+            margin.learn(Duration::from_secs(1), actual);
+        }
+        assert!((80..=120).contains(&late), "{late}");
+        margin.learn(Duration::from_millis(100), Duration::from_secs(9));
     }
 
     #[test]

@@ -12,22 +12,26 @@ use crate::{
     pool::{Held, Pool, Queue},
     prefill::Prefill,
     request::ReservationId,
-    units::{Blocks, Mono, real},
+    units::{Blocks, Mono, Tokens, real},
 };
 
 /// Prompt tokens by which a count may be off: special tokens that a caller left out.
 const PROMPT_SLACK: f64 = 8.0;
+/// No step is believed to take longer.
+const LONGEST_STEP: Duration = Duration::from_millis(500);
 /// Share of a prompt that is left until the counters tell that it has passed.
 const LEAST_LEFT: f64 = 0.1;
 /// A prompt is not believed to be computed still when that takes so many times longer than foreseen,
 const PATIENCE: u32 = 3;
+/// A first report of no more output than this, tokens per sequence, comes with the first token.
+const FIRST_TOKENS: Tokens = Tokens(4);
 /// and a moment more.
 const MOMENT: Duration = Duration::from_secs(1);
 
 impl Engine {
     /// What each pool's next reading is expected to show, and the age of the one that rests on.
     pub(crate) fn expected(&self, at: Mono) -> Vec<Option<(f64, Duration)>> {
-        let held = self.held(at);
+        let held = self.held(at, Duration::ZERO);
         let pools = self.pools.iter().zip(&held);
         pools.map(|(pool, held)| pool.corrected(held.all).zip(pool.age(at))).collect()
     }
@@ -42,13 +46,22 @@ impl Engine {
         }
     }
 
-    /// What the reservations of each pool hold at `at`.
-    pub(crate) fn held(&self, at: Mono) -> Vec<Held> {
+    /// What the reservations of each pool hold in the step that is under way at `now`. The engine tells of what they held
+    /// when the step before had ended, and gives them the blocks of a step when it begins.
+    pub(crate) fn held_now(&self, now: Mono) -> Vec<Held> {
+        let steps = self.pools.iter().filter_map(|pool| pool.token_rate.get().filter(|rate| *rate > 0.0));
+        let slowest = steps.fold(f64::INFINITY, f64::min);
+        let step = Duration::try_from_secs_f64(1.0 / slowest).unwrap_or_default().min(LONGEST_STEP);
+        self.held(now, step)
+    }
+
+    /// What the reservations of each pool hold `ahead` of `at`, as far as they were there by then.
+    fn held(&self, at: Mono, ahead: Duration) -> Vec<Held> {
         let mut sums = vec![Held::default(); self.pools.len()];
         for reservation in self.ledger.live.values() {
             let index = reservation.rank.unwrap_or(0);
             let (Some(pool), Some(sum)) = (self.pools.get(index), sums.get_mut(index)) else { continue };
-            let holds = reservation.held(at, pool.token_rate.get(), pool.block_size);
+            let holds = reservation.held(at + ahead, pool.token_rate.get(), pool.block_size);
             sum.all += holds;
             if reservation.seen_at.is_none() {
                 sum.unseen += holds;
@@ -74,6 +87,31 @@ impl Engine {
         }
     }
 
+    /// A request has told of its first output: its prompt has been computed.
+    pub(crate) fn first_output(&mut self, id: ReservationId, now: Mono) {
+        let Some(one) = self.ledger.live.get_mut(&id) else { return };
+        let Some(pool) = self.pools.get_mut(one.rank.unwrap_or(0)) else { return };
+        let (work, prompt) = (one.work(), real(one.prompt.0));
+        let just_now = one.generated <= FIRST_TOKENS.times(u64::from(one.n));
+        if let Some(foreseen) = one.foreseen.filter(|_| just_now) {
+            pool.prefill.margin.learn(foreseen, now.since(one.admitted_at));
+        }
+        if just_now {
+            one.prefill = (one.prefill.0.min(now), now);
+        } else {
+            one.prefill = (one.prefill.0.min(now), one.prefill.1.min(now));
+        }
+        if std::mem::replace(&mut one.passed, true) {
+            return;
+        }
+        pool.prefill.note_passed(prompt, work);
+        if just_now {
+            pool.prefill.pass(now, one.admitted_at, work);
+        } else {
+            pool.prefill.leave(work);
+        }
+    }
+
     /// Finds which of our prompts have been computed: the oldest, as far as the counter of prompt tokens goes (by the
     /// proportion in which the engine's requests are ours), none of those that wait (the youngest), and all of the others
     /// but one that may be in the middle of its own.
@@ -96,26 +134,34 @@ impl Engine {
             };
             let mut computing: Vec<&mut Reservation> = Vec::new();
             for one in self.ledger.live.values_mut().rev().filter(here) {
-                let waits = one.seen_at.is_some() && queued > 0;
+                // What has told of its output does not wait.
+                let waits = one.seen_at.is_some() && queued > 0 && one.generated == Tokens::ZERO;
                 if waits {
                     queued = queued.saturating_sub(u64::from(one.n));
                 }
-                if waits || one.seen_at.is_none() {
+                if waits || (one.seen_at.is_none() && one.generated == Tokens::ZERO) {
                     one.passed = false;
                     queue.left.add(one.work());
+                    queue.ours.add(one.work());
                 } else if !one.passed {
                     computing.push(one);
                 }
             }
+            (queue.passed, queue.passed_prompts) = pool.prefill.take_passed(at);
+            let told = pool.prefill.told();
+            if let Some(first) = computing.last_mut().filter(|_| told) {
+                first.prefill = pool.prefill.begun(first.admitted_at, first.work()).unwrap_or(first.prefill);
+            }
             // The oldest comes last here.
             while let Some(one) = computing.pop() {
                 let paid = credit + PROMPT_SLACK >= real(one.prompt.0);
-                one.passed = paid || !computing.is_empty() || one.overdue(at);
+                one.passed = one.overdue(at) || (!told && (paid || !computing.is_empty()));
                 if one.passed {
                     credit = (credit - real(one.prompt.0)).max(0.0);
                     queue.passed.add(one.work());
                     queue.passed_prompts += real(one.prompt.0);
                 } else {
+                    queue.ours.add(one.work());
                     queue.left.add(one.work().times(one.prompt_left(at)));
                 }
             }
@@ -137,7 +183,7 @@ impl Engine {
             if reservation.seen_at.is_none() {
                 continue;
             }
-            if left.waiting > 0 {
+            if left.waiting > 0 && reservation.generated == Tokens::ZERO {
                 left.waiting = left.waiting.saturating_sub(u64::from(reservation.n));
                 (reservation.shown, reservation.sure) = (Blocks::ZERO, Blocks::ZERO);
                 continue;
@@ -214,7 +260,7 @@ impl Reservation {
     }
 
     /// What its prompt costs.
-    fn work(&self) -> Work {
+    pub(crate) fn work(&self) -> Work {
         Work::of(self.prompt, self.uncached)
     }
 
