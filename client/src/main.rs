@@ -1,5 +1,6 @@
 //! The `gpuadmit` command.
 
+mod catalog;
 mod command;
 mod doctor;
 mod plan;

@@ -6,7 +6,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use gpuadmit_core::event::EventKind;
+use gpuadmit_core::event::{EventKind, Severity};
 use gpuadmitd::log::message_id;
 
 const CATALOG: &str = include_str!("../../systemd/gpuadmit.catalog");
@@ -15,7 +15,7 @@ const PARAGRAPHS: [&str; 4] = ["", "Evidence: ", "What to do: ", "How it ends: "
 /// Fields that an entry has whenever its kind is about an engine, or a device.
 const FIELDS: [&str; 3] = ["@ENGINE@", "@DEVICE_UUID@", "@LEFT_OUT@"];
 
-/// Name, id, and text of each entry, in their order.
+/// Name with severity, id, and text of each entry, in their order.
 fn entries() -> Vec<(&'static str, &'static str, &'static str)> {
     let parts = CATALOG.split("\n\n# ").skip(1);
     let read = |part: &'static str| {
@@ -26,11 +26,20 @@ fn entries() -> Vec<(&'static str, &'static str, &'static str)> {
     parts.map(read).collect()
 }
 
+const fn severity(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Info => "info",
+        Severity::Warning => "warning",
+        Severity::Critical => "critical",
+    }
+}
+
 #[test]
 fn every_kind_of_event_has_an_entry_with_its_id() {
-    let found: Vec<_> = entries().iter().map(|(name, id, _)| (*name, *id)).collect();
-    let kinds = EventKind::ALL.iter().map(|kind| (kind.as_str(), message_id::of(*kind)));
-    let wanted: Vec<_> = kinds.chain([("LEFT_OUT", message_id::LEFT_OUT)]).collect();
+    let found: Vec<_> = entries().iter().map(|(name, id, _)| ((*name).to_owned(), *id)).collect();
+    let named = |kind: &EventKind| format!("{}, {}", kind.as_str(), severity(kind.severity()));
+    let kinds = EventKind::ALL.iter().map(|kind| (named(kind), message_id::of(*kind)));
+    let wanted: Vec<_> = kinds.chain([("LEFT_OUT, warning".into(), message_id::LEFT_OUT)]).collect();
     assert_eq!(found, wanted);
 }
 

@@ -36,6 +36,9 @@ pub(crate) struct Events {
     /// Only events behind the one kept in this file; the last one shown is kept there.
     #[arg(long, value_name = "FILE", conflicts_with = "after")]
     cursor_file: Option<PathBuf>,
+    /// Say behind each event what it means and what to do.
+    #[arg(long, short = 'x', conflicts_with = "json")]
+    explain: bool,
     /// Write JSON, one line per event.
     #[arg(long)]
     json: bool,
@@ -111,6 +114,9 @@ impl Events {
         let paint = output.paint();
         let text = match &response.event {
             _ if self.json => json_line(response)?,
+            Some(event) if self.explain => {
+                render::event::event(event, response, paint) + &render::event::explanation(&event.kind)
+            }
             Some(event) => render::event::event(event, response, paint),
             None => return Ok(()),
         };

@@ -1,4 +1,6 @@
-//! `gpuadmit man`: the manual pages, from the same definitions as `--help`.
+//! `gpuadmit man`: the manual pages, from the same definitions as `--help`, and that of events from their catalog.
+
+mod events_page;
 
 use std::{fs, path::PathBuf};
 
@@ -26,13 +28,14 @@ impl Man {
     }
 }
 
-/// File names and contents: the command's page, and one for each subcommand that is not hidden.
+/// File names and contents: the command's page, one for each subcommand that is not hidden, and that of events.
 fn pages() -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     let mut command = Command::command().disable_help_subcommand(true);
     command.build();
     let subcommands = command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set());
-    std::iter::once(&command)
-        .chain(subcommands)
+    let commands = std::iter::once(&command).chain(subcommands);
+    let events = ("gpuadmit-events.7".to_owned(), events_page::page().into_bytes());
+    commands
         .map(|one| {
             let page = Page::new(one.clone());
             let name = page.get_filename();
@@ -40,6 +43,7 @@ fn pages() -> anyhow::Result<Vec<(String, Vec<u8>)>> {
             page.render(&mut text)?;
             Ok((name, text))
         })
+        .chain([Ok(events)])
         .collect()
 }
 

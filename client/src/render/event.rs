@@ -2,6 +2,8 @@
 
 use gpuadmit_client::v1::{Event, Severity, WatchEventsResponse};
 
+use crate::catalog;
+
 use super::{
     numbers::{UNKNOWN, date_and_time, time_of_day},
     paint::{Mood, Paint},
@@ -25,6 +27,14 @@ pub(crate) fn event(event: &Event, response: &WatchEventsResponse, paint: Paint)
     fields.extend(what(event, paint));
     text += &flow("", "  ", &fields);
     text + &sentence("  ", &event.message)
+}
+
+/// What a kind of event means and what to do; nothing for a kind of a newer daemon.
+pub(crate) fn explanation(kind: &str) -> String {
+    let entry = catalog::entries().find(|entry| entry.kind == kind);
+    let lines = entry.iter().flat_map(|entry| entry.text.lines());
+    let indented = lines.map(|line| if line.is_empty() { "\n".into() } else { format!("    {line}\n") });
+    indented.collect::<String>() + "\n"
 }
 
 /// One event on the status screen, in one line; what does not fit is in `gpuadmit events`.

@@ -245,6 +245,13 @@ async fn events_are_lines_of_json_from_a_cursor_on() {
 }
 
 #[tokio::test]
+async fn events_are_explained_to_who_asks() {
+    let output = Fixture::new().run(&["events", "--explain"]).await;
+    assert_ended(&output, 0);
+    assert!(text(&output.stdout).contains("\n    What to do: "), "{}", text(&output.stdout));
+}
+
+#[tokio::test]
 async fn headroom_without_watch_ends_after_one_answer() {
     let output = Fixture::new().run(&["headroom"]).await;
     assert_ended(&output, 0);
