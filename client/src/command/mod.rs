@@ -17,6 +17,7 @@ mod release_gpu;
 mod report;
 mod reservation;
 mod status;
+mod top;
 mod watch;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -42,6 +43,7 @@ const EXIT_STATUS: &str =
 #[derive(Debug, Subcommand)]
 enum Sub {
     Status(status::Status),
+    Top(top::Watch),
     Admit(admit::Admit),
     Progress(progress::Progress),
     Complete(complete::Complete),
@@ -103,6 +105,7 @@ impl Sub {
     async fn ask(self, connection: &Connection, output: &mut Output) -> anyhow::Result<Exit> {
         match self {
             Self::Status(status) => status.run(connection, output).await,
+            Self::Top(watch) => watch.run(connection, output).await,
             Self::Admit(admit) => admit.run(connection, output).await,
             Self::Progress(progress) => progress.run(connection, output).await,
             Self::Complete(complete) => complete.run(connection, output).await,

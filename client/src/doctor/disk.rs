@@ -46,9 +46,7 @@ fn folder(case: &Case, check: &'static str, path: &Path, lost: &str) -> Finding 
             Finding::note(check, format!("{shown} is not for this user's eyes"))
                 .with("run gpuadmit doctor as root")
         }
-        Err(_) if case.service.unit().is_none() && case.service.process().is_none() => {
-            Finding::note(check, format!("no {shown} yet"))
-        }
+        Err(_) if case.service.unit().is_none() => Finding::note(check, format!("no {shown}: {lost}")),
         Err(_) => Finding::warning(check, format!("no {shown}: {lost}"), make),
     }
 }

@@ -335,6 +335,11 @@ fn oom(case: &Case) -> Option<Finding> {
     let score: i32 = case.machine.line(format!("/proc/{pid}/oom_score_adj"))?.parse().ok()?;
     Some(if score < 0 {
         Finding::ok(CHECK, format!("oom_score_adj {score}"))
+    } else if case.service.unit.is_none() {
+        Finding::note(
+            CHECK,
+            format!("oom_score_adj {score}: not kept from the kernel's choice, as its unit does"),
+        )
     } else {
         let text = format!(
             "oom_score_adj {score}: when the host's memory runs out the kernel may kill the daemon first"

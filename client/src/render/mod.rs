@@ -15,5 +15,7 @@ pub(crate) mod report;
 pub(crate) mod status;
 mod text;
 
-pub(crate) use numbers::duration;
+pub(crate) use engine::state_word;
+pub(crate) use numbers::{bytes, count, duration, or_unknown, or_unknown_short, percent, rate, time_of_day};
 pub(crate) use paint::Paint;
+pub(crate) use text::{bar, fitted, safe};

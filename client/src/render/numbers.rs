@@ -16,6 +16,11 @@ pub(crate) fn or_unknown<T>(value: Option<T>, write: impl FnOnce(T) -> String) -
     value.map_or_else(|| UNKNOWN.to_owned(), write)
 }
 
+/// `value` through `write`, or `?` where there is no room for a word.
+pub(crate) fn or_unknown_short<T>(value: Option<T>, write: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| "?".to_owned(), write)
+}
+
 /// With thousands separators: `1,234,567`.
 pub(crate) fn count(value: u64) -> String {
     let digits = value.to_string();

@@ -2,6 +2,7 @@
 
 mod fake;
 mod live;
+mod screen;
 
 use std::{
     path::Path,
