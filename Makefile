@@ -20,7 +20,7 @@ RELEASE := $(CARGO_TARGET_DIR)/release
 UNITS := $(notdir $(wildcard systemd/*.service systemd/*.socket))
 PAGES := $(notdir $(wildcard systemd/man/*.[1-9]))
 
-.PHONY: all build bpf tools run test bench bench-smoke check-prometheus test-prometheus test-vllm test-kernels eval eval-vllm lint audit man install uninstall clean
+.PHONY: all build bpf tools run test bench bench-smoke check-prometheus test-prometheus test-vllm test-kernels test-journal eval eval-vllm lint audit man install uninstall clean
 
 all: build
 
@@ -94,6 +94,12 @@ KERNELS ?= 5.10.223 5.10.262 6.1 6.12 7.3
 test-kernels: tools
 	$(CARGO) test --locked -p gpuadmit-tests --test kernel --no-run
 	tests/kernels/run $(CARGO_TARGET_DIR) $(KERNELS)
+
+# What the journal of a machine with systemd gets of deaths, a freeze and a hung driver, in a virtual machine: as root, with
+# QEMU; some six minutes without KVM.
+test-journal: tools
+	$(CARGO) build --locked -p gpuadmitd -p gpuadmit-client -p gpuadmit-fake-nvml
+	tests/journal/run $(CARGO_TARGET_DIR)/debug bookworm
 
 lint: tools
 	$(CARGO) fmt --all --check
