@@ -15,7 +15,7 @@ use crate::{
     handle::Handle,
     listen::{Bound, Incoming, ListenError},
     notify::{self, Notifier, Remark},
-    outputs::Outputs,
+    outputs::{self, Outputs},
     page::Readers,
     reload::Reloader,
     rpc::{self, Allowed, Parts, Services},
@@ -76,10 +76,11 @@ impl Daemon {
         let readers = Readers::of(bound.file_gid(), bound.file_mode());
         let allowed = Allowed::new(&config.socket, bound.file_gid());
         let incoming = Incoming::new(bound, allowed, &config.limits)?;
-        let epoch = epoch();
-        let handle = Handle::new(config.settings(), epoch);
         let simulated = simulation.is_some();
-        let outputs = Outputs::start(&config, readers, epoch, simulated, &handle);
+        let left = outputs::left(&config, simulated);
+        let epoch = epoch(left.as_ref().and_then(|left| left.epoch));
+        let handle = Handle::new(config.settings(), epoch);
+        let outputs = Outputs::start(&config, readers, epoch, left, &handle);
         let sources = sources::start(&config, simulation, &handle)?;
         let stopping = watch::Sender::new(false);
         let services = Arc::new(Services::new(&Parts {
@@ -156,8 +157,14 @@ async fn end(outputs: Outputs, sources: &Sources) {
     }
 }
 
-/// Tells this run's reservation ids from those of earlier runs: 24 random bits.
-fn epoch() -> u32 {
+/// Tells this run's reservation ids from those of earlier runs: 24 bits, random, but where promises are taken over the one
+/// after theirs, so that ids go on ascending with time.
+fn epoch(before: Option<u32>) -> u32 {
+    const LAST: u32 = 0x00ff_ffff;
+
+    if let Some(next) = before.map(|before| before.saturating_add(1)).filter(|next| *next <= LAST) {
+        return next;
+    }
     let random = RandomState::new().hash_one(std::process::id());
     u32::try_from(random >> 40).unwrap_or(0)
 }

@@ -23,6 +23,7 @@ use gpuadmit_core::{
     guard,
     node::{Completed, Node, Standing},
     observation::Observation,
+    promise::Promise,
     queue::{Answer, Ticket},
     report::EngineReport,
     request::{
@@ -38,7 +39,7 @@ use tokio::{
     time::{MissedTickBehavior, interval, sleep},
 };
 
-use crate::{clock, config::Config, metrics::Timings, page, records::Journal, source::Observe};
+use crate::{clock, config::Config, metrics::Timings, page, promises, records::Journal, source::Observe};
 
 /// Shortest sleep until something falls due: a node that is for ever due does not spin.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
@@ -69,6 +70,7 @@ struct Locked {
     armed: Option<Mono>,
     page: Option<page::Writer>,
     journal: Option<Journal>,
+    promises: Option<promises::Writer>,
     /// Where those who wait for room are answered; as many as the node lets wait.
     waiting: BTreeMap<Ticket, oneshot::Sender<Decision>>,
 }
@@ -81,6 +83,7 @@ impl Locked {
             if let Some(journal) = &mut self.journal {
                 journal.answer(now, ticket, &decision, &self.node);
             }
+            self.keep(&decision);
             answers.extend(self.waiting.remove(&ticket).map(|waiting| (waiting, decision)));
         }
         answers
@@ -147,6 +150,7 @@ impl Handle {
                 armed: None,
                 page: None,
                 journal: None,
+                promises: None,
                 waiting: BTreeMap::new(),
             }),
             sessions: AtomicU64::new(1),
@@ -175,6 +179,14 @@ impl Handle {
     /// Takes up what an earlier run had learned.
     pub fn take_up(&self, learned: Learned) {
         self.with(|node, _| node.take_up(learned));
+    }
+
+    /// Takes over what an earlier run promised, and keeps promises in `writer` from now on.
+    pub fn keep_promises(&self, left: Vec<Promise>, writer: Option<promises::Writer>) {
+        self.with_locked(|locked, now| {
+            locked.node.take_over(now, left);
+            locked.promises = writer;
+        });
     }
 
     /// Records from now on what goes in and what is decided; `None`: no more.
@@ -240,7 +252,10 @@ impl Handle {
                 journal.ask(now, request, &answer, &locked.node);
             }
             Ok(match answer {
-                Answer::Decided(decision) => Err(decision),
+                Answer::Decided(decision) => {
+                    locked.keep(&decision);
+                    Err(decision)
+                }
                 Answer::Wait(ticket) => {
                     let (sender, answer) = oneshot::channel();
                     locked.waiting.insert(ticket, sender);
@@ -260,11 +275,12 @@ impl Handle {
     /// The caller's mistakes; a denial is a [`Decision`].
     pub fn admit(&self, request: &Request<'_>) -> Result<Decision, RequestError> {
         let since = clock::now();
-        let admitted = self.with_journal(|node, journal, now| {
-            let decision = node.admit(now, request)?;
-            if let Some(journal) = journal {
-                journal.admit(now, request, &decision, node);
+        let admitted = self.with_locked(|locked, now| {
+            let decision = locked.node.admit(now, request)?;
+            if let Some(journal) = &mut locked.journal {
+                journal.admit(now, request, &decision, &locked.node);
             }
+            locked.keep(&decision);
             Ok(decision)
         });
         self.0.timings.asked(clock::now().since(since));
@@ -285,9 +301,12 @@ impl Handle {
     /// A request has ended.
     #[must_use]
     pub fn complete(&self, of: Reference<'_>, completion: Completion) -> Completed {
-        self.with_journal(|node, journal, now| {
+        self.with_locked(|Locked { node, journal, promises, .. }, now| {
             if let Some(journal) = journal {
                 journal.complete(now, of, completion);
+            }
+            if let (Some(promises), Some(id)) = (promises, node.resolve(of)) {
+                promises.end(id);
             }
             node.complete(now, of, completion)
         })
@@ -510,9 +529,22 @@ impl Locked {
         }
     }
 
+    /// Keeps what was promised for the next run.
+    fn keep(&mut self, decision: &Decision) {
+        if let (Some(promises), Verdict::Admit(admit)) = (&mut self.promises, &decision.verdict)
+            && !promises.has(admit.reservation)
+            && let Some(promise) = self.node.promise(admit.reservation)
+        {
+            promises.give(&promise);
+        }
+    }
+
     /// Shows everything.
     fn refresh(&mut self, now: Mono) -> Snapshot {
         let snapshot = self.node.snapshot(now);
+        if let Some(promises) = &mut self.promises {
+            promises.sweep(&self.node);
+        }
         if let Some(page) = &mut self.page {
             page.refresh(&self.node, &snapshot);
         }

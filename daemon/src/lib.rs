@@ -11,6 +11,7 @@ mod metrics;
 pub mod notify;
 mod outputs;
 pub mod page;
+pub mod promises;
 pub mod records;
 pub mod reload;
 pub mod rpc;

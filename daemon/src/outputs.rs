@@ -19,6 +19,7 @@ use crate::{
     handle::Handle,
     metrics::Exporter,
     page::{self, Readers},
+    promises::{self, Left},
     records::{self, Bounds, Recorder},
     state::{Found, State, Store},
 };
@@ -43,6 +44,7 @@ impl Fares {
 pub(crate) struct Outputs {
     handle: Handle,
     page: Fares,
+    promises: Fares,
     state: Fares,
     store: Option<Store>,
     recorder: Result<Recorder, Fares>,
@@ -56,15 +58,18 @@ impl Outputs {
         config: &Config,
         readers: Readers,
         epoch: u32,
-        simulated: bool,
+        left: Option<Left>,
         handle: &Handle,
     ) -> Self {
+        let simulated = left.is_none();
         let page = start_page(config, readers, epoch, handle);
         let (store, state) = open_state(&config.state, simulated, handle);
-        let recorder = start_records(config, epoch, handle);
+        let handed_over = left.as_ref().is_some_and(|left| !left.promises.is_empty());
+        let promises = start_promises(config, epoch, left, handle);
+        let recorder = start_records(config, epoch, handed_over, handle);
         let exporter = Exporter::start(config, simulated, handle);
         let save_every = Duration::from_millis(config.state.interval_ms);
-        Self { handle: handle.clone(), page, state, store, recorder, exporter, save_every }
+        Self { handle: handle.clone(), page, promises, state, store, recorder, exporter, save_every }
     }
 
     /// Saves and reports, for ever.
@@ -79,6 +84,7 @@ impl Outputs {
                 save_at = Instant::now() + self.save_every;
             }
             tell(&self.handle, "page", &self.page);
+            tell(&self.handle, "promises", &self.promises);
             tell(&self.handle, "state", &self.state);
             tell(&self.handle, "records", &recorded_fares(&self.recorder));
             tell(&self.handle, "prometheus", &exported_fares(&self.exporter));
@@ -137,6 +143,45 @@ fn start_page(config: &Config, readers: Readers, epoch: u32, handle: &Handle) ->
     }
 }
 
+/// What an earlier run promised; `None` for a simulated node, which keeps nothing and takes nothing over.
+pub(crate) fn left(config: &Config, simulated: bool) -> Option<Left> {
+    if simulated {
+        return None;
+    }
+    let path = promises::path(&config.socket.path);
+    let left = if config.state.enabled { promises::read(&path) } else { Ok(Left::default()) };
+    Some(left.unwrap_or_else(|error| {
+        tracing::warn!("promises of an earlier run are lost: cannot read {}: {error}", path.display());
+        Left::default()
+    }))
+}
+
+fn start_promises(config: &Config, epoch: u32, left: Option<Left>, handle: &Handle) -> Fares {
+    let Some(Left { promises: left, .. }) = left else {
+        return Fares::new(SourceHealth::Absent, "a simulated node keeps nothing");
+    };
+    if !config.state.enabled {
+        return Fares::new(SourceHealth::Absent, "switched off (state.enabled)");
+    }
+    let path = promises::path(&config.socket.path);
+    let slots = usize::try_from(config.limits.reservations).unwrap_or(usize::MAX);
+    let count = left.len();
+    let writer = promises::Writer::create(&path, slots, epoch, &left);
+    let fares = match &writer {
+        Ok(_) => Fares::new(SourceHealth::Ok, format!("{count} taken over, kept in {}", path.display())),
+        Err(error) => {
+            let detail = format!("not kept: cannot make {}: {error}", path.display());
+            tracing::warn!("promises are {detail}");
+            Fares::new(SourceHealth::Failed, detail)
+        }
+    };
+    if count > 0 {
+        tracing::info!(count, "promises of the run before are taken over");
+    }
+    handle.keep_promises(left, writer.ok());
+    fares
+}
+
 fn open_state(config: &config::State, simulated: bool, handle: &Handle) -> (Option<Store>, Fares) {
     if simulated || !config.enabled {
         let why = if simulated { "a simulated node keeps nothing" } else { "switched off (state.enabled)" };
@@ -169,7 +214,7 @@ fn open_state(config: &config::State, simulated: bool, handle: &Handle) -> (Opti
     (Some(store), fares)
 }
 
-fn start_records(config: &Config, epoch: u32, handle: &Handle) -> Result<Recorder, Fares> {
+fn start_records(config: &Config, epoch: u32, handed_over: bool, handle: &Handle) -> Result<Recorder, Fares> {
     let records = &config.records;
     if !records.enabled {
         return Err(Fares::new(SourceHealth::Absent, "switched off (records.enabled)"));
@@ -180,7 +225,7 @@ fn start_records(config: &Config, epoch: u32, handle: &Handle) -> Result<Recorde
         files: usize::try_from(records.files).unwrap_or(usize::MAX),
     };
     let learned = Some(handle.learned()).filter(|learned| *learned != Learned::default());
-    match records::begin(bounds, config, epoch, learned) {
+    match records::begin(bounds, config, epoch, learned, handed_over) {
         Ok((journal, recorder)) => {
             handle.record_in(Some(journal));
             Ok(recorder)

@@ -17,6 +17,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::moment::boot_id;
 pub use self::{guards::Guards, lengths::Lengths, moment::Moment};
 use crate::config::read_bounded;
 

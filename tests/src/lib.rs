@@ -2,7 +2,9 @@
 
 pub mod bench;
 pub mod binary;
+pub mod load;
 pub mod node_kit;
 pub mod running;
 pub mod served;
 pub mod talk;
+pub mod truth;

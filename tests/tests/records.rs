@@ -49,7 +49,7 @@ impl Recorded {
         let folder = tempdir().unwrap();
         let handle = Handle::new(config.settings(), EPOCH);
         let bounds = Bounds { directory: folder.path().join("records"), file_bytes, files };
-        let (journal, recorder) = records::begin(bounds, config, EPOCH, None).unwrap();
+        let (journal, recorder) = records::begin(bounds, config, EPOCH, None, false).unwrap();
         handle.record_in(Some(journal));
         Self { handle, recorder, folder }
     }
@@ -300,7 +300,8 @@ fn learned_lengths_are_part_of_a_run() {
     let handle = Handle::new(Config::default().settings(), EPOCH);
     handle.take_up(learned.clone());
     let bounds = Bounds { directory: folder.path().into(), file_bytes: 1 << 24, files: 2 };
-    let (journal, recorder) = records::begin(bounds, &Config::default(), EPOCH, Some(learned)).unwrap();
+    let (journal, recorder) =
+        records::begin(bounds, &Config::default(), EPOCH, Some(learned), false).unwrap();
     handle.record_in(Some(journal));
     traffic(&handle, 500);
     handle.record_in(None);

@@ -10,7 +10,7 @@ use crate::{
     host::{ProcessState, Scheduled},
     ledger::{Ledger, Reservation},
     liveness::{Liveness, Pulse},
-    observation::{EngineFacts, EngineReading, ProcessRole, SumCount},
+    observation::{EngineFacts, EngineReading, ProcessRole, RankReading, SumCount},
     pool::Pool,
     precursor::Followed,
     report::Seen,
@@ -145,6 +145,16 @@ impl Engine {
         let moved = changes.iter().any(|change| change.moved);
         let pulse = Pulse { moved, busy: self.busy(), asleep: asleep == Some(true), lost };
         Effect { restarted, state_changed: self.live.pulse(now, span.not_before, pulse) }
+    }
+
+    /// Makes the pools that a reading shows, with their sizes.
+    pub(crate) fn know_pools(&mut self, ranks: &[RankReading]) {
+        for raw in ranks {
+            let index = self.pool_index(raw.rank);
+            if let Some(pool) = self.pools.get_mut(index) {
+                pool.learn_size(raw);
+            }
+        }
     }
 
     /// Index of `rank`'s pool, made when new. Readings have at most `MAX_RANKS` ranks.

@@ -5,10 +5,16 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
 };
 
-use crate::request::{Request, ReservationId};
+use crate::{
+    promise::RequestName,
+    request::{Request, ReservationId},
+};
 
 /// Request ids remembered; the oldest are forgotten first.
 const KEPT: usize = 8192;
+
+/// How far back the request id of a new reservation is looked for: those who waited are answered together.
+const NEWEST: usize = 64;
 
 /// A request id belongs to (peer uid, tenant).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,16 +50,32 @@ impl RequestIds {
         self.known.get(&Key::new(peer_uid, tenant, request_id)).copied()
     }
 
+    /// The request id that `reservation` was just given to.
+    pub(crate) fn newest(&self, reservation: ReservationId) -> Option<RequestName> {
+        let (key, _) = self.order.iter().rev().take(NEWEST).find(|(_, known)| *known == reservation)?;
+        let (peer_uid, id) = (key.peer_uid, key.name.get(key.tenant_bytes..)?.into());
+        Some(RequestName { peer_uid, id, content: self.known.get(key)?.content })
+    }
+
+    /// What an earlier daemon had noted.
+    pub(crate) fn note_known(&mut self, name: &RequestName, tenant: &str, reservation: ReservationId) {
+        self.keep(Key::new(name.peer_uid, tenant, &name.id), Known { reservation, content: name.content });
+    }
+
     pub(crate) fn note(&mut self, request: &Request<'_>, request_id: &str, reservation: ReservationId) {
+        let key = Key::new(request.peer_uid, request.tenant, request_id);
+        self.keep(key, Known { reservation, content: content(request) });
+    }
+
+    fn keep(&mut self, key: Key, known: Known) {
         if self.order.len() >= KEPT
             && let Some((oldest, reservation)) = self.order.pop_front()
             && self.known.get(&oldest).is_some_and(|known| known.reservation == reservation)
         {
             self.known.remove(&oldest);
         }
-        let key = Key::new(request.peer_uid, request.tenant, request_id);
-        self.order.push_back((key.clone(), reservation));
-        self.known.insert(key, Known { reservation, content: content(request) });
+        self.order.push_back((key.clone(), known.reservation));
+        self.known.insert(key, known);
     }
 }
 

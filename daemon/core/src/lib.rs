@@ -15,6 +15,7 @@
 //! - `tenants`: who pays. [`queue`]: who waits, and in which order.
 //! - `demand`: what is asked of an engine against what it can do. `decision`: the order of the checks. `admit`, `wait`,
 //!   `observe` and `show`: the node's four other sides. `retry`: when those who were denied should come back.
+//! - [`promise`]: what the next run takes over.
 //! - [`event`], [`explain`], [`report`], [`counts`], [`snapshot`]: what comes out besides the decisions.
 
 mod admit;
@@ -50,6 +51,7 @@ mod observe;
 mod pool;
 mod precursor;
 mod prefill;
+pub mod promise;
 pub mod queue;
 mod rate;
 pub mod report;

@@ -20,6 +20,7 @@ use crate::{
     idempotency::RequestIds,
     ledger::Reservation,
     observation::SourceReport,
+    promise::Promised,
     queue::{Engines, Queue},
     report::{EngineReport, Reports},
     request::{Completion, Outcome, Reference, ReservationId, SessionId},
@@ -62,13 +63,14 @@ pub enum Standing {
     Ended,
 }
 
-/// The node as a state machine. Its methods come in four families:
+/// The node as a state machine. Its methods come in five families:
 ///
 /// - [`observe`](Self::observe) takes in a fact from a source.
 /// - [`admit`](Self::admit), [`admit_or_wait`](Self::admit_or_wait), [`cancel`](Self::cancel), [`progress`](Self::progress), [`complete`](Self::complete),
 ///   [`session_broken`](Self::session_broken), [`adopt`](Self::adopt) serve gateways.
 /// - [`reconfigure`](Self::reconfigure) changes its settings; [`handle_timeout`](Self::handle_timeout) does what is due, when [`poll_timeout`](Self::poll_timeout) says;
 ///   [`poll_grant`](Self::poll_grant) hands out answers to those who waited.
+/// - [`promise`](Self::promise) and [`take_over`](Self::take_over) hand what was promised to the next run.
 /// - [`snapshot`](Self::snapshot), [`history`](Self::history), [`records`](Self::records),
 ///   [`standing`](Self::standing), [`report`](Self::report) show it.
 ///
@@ -105,6 +107,8 @@ pub struct Node {
     pub(crate) reports: Reports,
     pub(crate) no_name: Arc<str>,
     pub(crate) touched: Touched,
+    /// What an earlier daemon promised for engines that have not been read yet.
+    pub(crate) promised: Promised,
 }
 
 impl Node {
@@ -137,6 +141,7 @@ impl Node {
             texts: Texts::default(),
             no_name: "".into(),
             touched: Touched::None,
+            promised: Promised::default(),
         }
     }
 
@@ -156,6 +161,9 @@ impl Node {
     /// A request has generated tokens. Returns its new lease; `None` when it is not held.
     pub fn progress(&mut self, now: Mono, of: Reference<'_>, generated: Tokens) -> Option<Duration> {
         let id = self.resolve(of)?;
+        if self.promised.has(id) {
+            return Some(self.settings.lease);
+        }
         let index = self.holder(id)?;
         let session = self.engines.get(index)?.ledger.live.get(&id)?.session;
         self.renew(now, index, id, session);
@@ -176,6 +184,9 @@ impl Node {
         let Some(id) = self.resolve(of) else { return Completed::NeverGiven };
         if id.epoch() == u64::from(self.epoch) && id.sequence() >= self.next {
             return Completed::NeverGiven;
+        }
+        if self.promised.end(id) {
+            return Completed::Held;
         }
         let Some(index) = self.holder(id) else { return Completed::Ended };
         self.touch(index);
@@ -271,6 +282,7 @@ impl Node {
         self.look_back(now);
         self.look_at_deaths(now);
         self.expire_guards(now);
+        self.expire_promised(now);
         self.sweep(now);
         self.foresee(now);
         self.book.refresh(CLASSES_PER_TICK);
@@ -366,6 +378,7 @@ impl Node {
     pub fn standing(&self, id: ReservationId) -> Standing {
         let held = self.engines.iter().find_map(|engine| engine.ledger.live.get(&id));
         match held {
+            None if self.promised.has(id) => Standing::Orphan,
             None => Standing::Ended,
             Some(reservation) if reservation.orphan_since.is_some() => Standing::Orphan,
             Some(_) => Standing::Live,

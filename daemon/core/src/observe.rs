@@ -125,6 +125,7 @@ impl Node {
 
     fn reading(&mut self, now: Mono, engine: &str, reading: EngineReading) {
         let Some(index) = self.index_of(engine) else { return };
+        self.resume(now, index, &reading.ranks);
         let Some(engine) = self.engines.get_mut(index) else { return };
         let held = engine.ledger.live.len();
         let model = engine.model();

@@ -144,7 +144,7 @@ impl Pool {
     /// vLLM counts one null block in num_gpu_blocks that holds nothing (v1/core/block_pool.py). Where it tells the
     /// pool's size in tokens, tokens per block follow from it: hybrid models report a block_size that does not multiply
     /// out.
-    fn learn_size(&mut self, raw: &RankReading) {
+    pub(crate) fn learn_size(&mut self, raw: &RankReading) {
         let Some(blocks) = raw.num_gpu_blocks.filter(|blocks| *blocks > 1) else { return };
         self.total = Some(Blocks(blocks - 1));
         let by_tokens = raw.kv_cache_size_tokens.map(|tokens| tokens / blocks);

@@ -151,6 +151,10 @@ impl Account {
         Self { name, limits: limits.clone(), fixed, bucket: Bucket::default(), used_at: Mono::default() }
     }
 
+    pub(crate) fn name(&self) -> Arc<str> {
+        Arc::clone(&self.name)
+    }
+
     fn forgettable(&self, now: Mono) -> bool {
         !self.fixed && now.since(self.used_at) > UNUSED && self.short_of(now, Tokens(u64::MAX)).is_none()
     }

@@ -41,6 +41,9 @@ pub(crate) struct Head {
     /// What was taken up from an earlier run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) lengths: Option<Lengths>,
+    /// Promises of an earlier run were taken over, which are in no line.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(crate) handed_over: bool,
 }
 
 /// A line: when, in nanoseconds of `CLOCK_MONOTONIC`, and what.

@@ -74,7 +74,8 @@ pub struct Recorder {
     lost: Arc<AtomicU64>,
 }
 
-/// Begins to record a run of the daemon that has `config`, `epoch`, and what it took up from an earlier run.
+/// Begins to record a run of the daemon that has `config`, `epoch`, and what it took up from an earlier run; `handed_over`: promises
+/// were among it, which are in no record.
 ///
 /// # Errors
 /// The first file cannot be made.
@@ -83,6 +84,7 @@ pub fn begin(
     config: &Config,
     epoch: u32,
     learned: Option<Learned>,
+    handed_over: bool,
 ) -> io::Result<(Journal, Recorder)> {
     let head = Head {
         format: FORMAT.into(),
@@ -93,6 +95,7 @@ pub fn begin(
         written: Moment::now(),
         config: config.clone(),
         lengths: learned.map(Into::into),
+        handed_over,
     };
     let files = Files::begin(bounds, head)?;
     let file = files.path().display().to_string();

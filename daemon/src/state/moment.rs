@@ -44,7 +44,7 @@ impl Moment {
 }
 
 /// This boot's id.
-fn boot_id() -> &'static str {
+pub(crate) fn boot_id() -> &'static str {
     static BOOT_ID: LazyLock<String> = LazyLock::new(|| {
         let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         id.trim().to_owned()

@@ -37,7 +37,7 @@ pub(super) struct Run {
 impl Run {
     pub(super) fn new(head: Head, policy: &Policy, report: &mut Report) -> Self {
         let (recorded, settings) = (head.config.settings(), policy.settings(&head.config));
-        let exact = head.part == 0 && settings == recorded;
+        let exact = head.part == 0 && !head.handed_over && settings == recorded;
         report.begins(head.part);
         let settings = if exact { settings } else { following(settings) };
         let mut node = Node::new(settings, head.epoch);
