@@ -20,7 +20,11 @@ RELEASE := $(CARGO_TARGET_DIR)/release
 UNITS := $(notdir $(wildcard systemd/*.service systemd/*.socket))
 PAGES := $(notdir $(wildcard systemd/man/*.[1-9]))
 
+<<<<<<< HEAD
 .PHONY: all build bpf tools run test bench bench-smoke check-prometheus test-prometheus test-vllm test-kernels test-journal eval eval-vllm lint audit man install uninstall clean
+=======
+.PHONY: all build bpf tools run test bench bench-smoke check-prometheus test-prometheus test-vllm test-kernels packages test-packages eval eval-vllm lint audit man install uninstall clean
+>>>>>>> dcd34a9 (Package what make install installs: a .deb and an .rpm; make install starts or restarts the daemon)
 
 all: build
 
@@ -95,11 +99,27 @@ test-kernels: tools
 	$(CARGO) test --locked -p gpuadmit-tests --test kernel --no-run
 	tests/kernels/run $(CARGO_TARGET_DIR) $(KERNELS)
 
+<<<<<<< HEAD
 # What the journal of a machine with systemd gets of deaths, a freeze and a hung driver, in a virtual machine: as root, with
 # QEMU; some six minutes without KVM.
 test-journal: tools
 	$(CARGO) build --locked -p gpuadmitd -p gpuadmit-client -p gpuadmit-fake-nvml
 	tests/journal/run $(CARGO_TARGET_DIR)/debug bookworm
+=======
+# A .deb and an .rpm in target/packages, of what `make install` installs. Needs cargo-deb and cargo-generate-rpm.
+STAGE := target/packages/root
+packages: build
+	rm -rf target/packages
+	$(MAKE) --no-print-directory install DESTDIR=$(abspath $(STAGE)) PREFIX=/usr >/dev/null
+	$(CARGO) deb --quiet --no-build --no-strip -p gpuadmitd -o target/packages/
+	$(CARGO) generate-rpm -p daemon -o target/packages/
+
+# The packages in virtual machines with Debian 12 and 13, one after the other: as root, with QEMU; minutes each.
+SUITES ?= bookworm trixie
+test-packages: packages
+	$(CARGO) build --release --locked -p gpuadmit-tests --bin engine-under-load
+	tests/packages/run $(CARGO_TARGET_DIR) $(SUITES)
+>>>>>>> dcd34a9 (Package what make install installs: a .deb and an .rpm; make install starts or restarts the daemon)
 
 lint: tools
 	$(CARGO) fmt --all --check
@@ -116,7 +136,8 @@ man: build
 	mkdir -p systemd/man
 	$(RELEASE)/gpuadmit man systemd/man
 
-# Builds nothing, so that root needs no Rust. An existing configuration is never touched.
+# Builds nothing, so that root needs no Rust. An existing configuration is never touched. Like a package it starts the
+# daemon, or restarts it and leaves the socket in which callers wait.
 install:
 	@test -x $(RELEASE)/gpuadmitd -a -x $(RELEASE)/gpuadmit || { \
 	  echo "make: nothing to install yet: run 'make' first (not as root)" >&2; exit 1; }
@@ -134,6 +155,7 @@ install:
 	test -e $(DESTDIR)$(CONFDIR)/gpuadmit.toml || \
 	  install -D -m644 -t $(DESTDIR)$(CONFDIR) systemd/gpuadmit.toml
 	install -D -m644 -t $(DESTDIR)$(DATADIR)/prometheus systemd/prometheus/*
+	install -D -m644 -t $(DESTDIR)$(DOCDIR) README.md CHANGELOG.md LICENSE
 	install -D -m644 -t $(DESTDIR)$(DOCDIR)/examples systemd/examples/*
 	for page in $(PAGES); do install -D -m644 -t $(DESTDIR)$(MANDIR)/man$${page##*.} systemd/man/$$page || exit 1; done
 	install -d $(DESTDIR)$(BASHDIR) $(DESTDIR)$(ZSHDIR) $(DESTDIR)$(FISHDIR)
@@ -141,7 +163,9 @@ install:
 	$(RELEASE)/gpuadmit completions zsh >$(DESTDIR)$(ZSHDIR)/_gpuadmit
 	$(RELEASE)/gpuadmit completions fish >$(DESTDIR)$(FISHDIR)/gpuadmit.fish
 	@test -n "$(DESTDIR)" || ! test -d /run/systemd/system || { \
-	  systemd-sysusers && journalctl --update-catalog && systemctl daemon-reload && echo "start it: systemctl enable --now gpuadmit.socket"; }
+	  systemd-sysusers && journalctl --update-catalog && systemctl daemon-reload && \
+	  systemctl enable --quiet gpuadmit.socket gpuadmit.service && systemctl start gpuadmit.socket && \
+	  systemctl restart gpuadmit.service; }
 
 # Leaves the configuration and the system user.
 uninstall:
@@ -153,7 +177,8 @@ uninstall:
 	for page in $(PAGES); do rm -f $(DESTDIR)$(MANDIR)/man$${page##*.}/$$page; done
 	rm -rf $(DESTDIR)$(DOCDIR) $(DESTDIR)$(DATADIR)
 	rm -f $(DESTDIR)$(BASHDIR)/gpuadmit $(DESTDIR)$(ZSHDIR)/_gpuadmit $(DESTDIR)$(FISHDIR)/gpuadmit.fish
-	@test -n "$(DESTDIR)" || ! test -d /run/systemd/system || journalctl --update-catalog
+	@test -n "$(DESTDIR)" || ! test -d /run/systemd/system || { \
+	  journalctl --update-catalog; systemctl daemon-reload; }
 
 clean:
 	$(CARGO) clean
