@@ -20,11 +20,7 @@ RELEASE := $(CARGO_TARGET_DIR)/release
 UNITS := $(notdir $(wildcard systemd/*.service systemd/*.socket))
 PAGES := $(notdir $(wildcard systemd/man/*.[1-9]))
 
-<<<<<<< HEAD
-.PHONY: all build bpf tools run test bench bench-smoke check-prometheus test-prometheus test-vllm test-kernels test-journal eval eval-vllm lint audit man install uninstall clean
-=======
-.PHONY: all build bpf tools run test bench bench-smoke check-prometheus test-prometheus test-vllm test-kernels packages test-packages eval eval-vllm lint audit man install uninstall clean
->>>>>>> dcd34a9 (Package what make install installs: a .deb and an .rpm; make install starts or restarts the daemon)
+.PHONY: all build bpf tools run test bench bench-smoke check-prometheus test-prometheus test-vllm test-kernels test-journal packages test-packages eval eval-vllm lint audit man install uninstall clean
 
 all: build
 
@@ -99,13 +95,12 @@ test-kernels: tools
 	$(CARGO) test --locked -p gpuadmit-tests --test kernel --no-run
 	tests/kernels/run $(CARGO_TARGET_DIR) $(KERNELS)
 
-<<<<<<< HEAD
 # What the journal of a machine with systemd gets of deaths, a freeze and a hung driver, in a virtual machine: as root, with
 # QEMU; some six minutes without KVM.
 test-journal: tools
 	$(CARGO) build --locked -p gpuadmitd -p gpuadmit-client -p gpuadmit-fake-nvml
 	tests/journal/run $(CARGO_TARGET_DIR)/debug bookworm
-=======
+
 # A .deb and an .rpm in target/packages, of what `make install` installs. Needs cargo-deb and cargo-generate-rpm.
 STAGE := target/packages/root
 packages: build
@@ -119,7 +114,6 @@ SUITES ?= bookworm trixie
 test-packages: packages
 	$(CARGO) build --release --locked -p gpuadmit-tests --bin engine-under-load
 	tests/packages/run $(CARGO_TARGET_DIR) $(SUITES)
->>>>>>> dcd34a9 (Package what make install installs: a .deb and an .rpm; make install starts or restarts the daemon)
 
 lint: tools
 	$(CARGO) fmt --all --check
