@@ -5,6 +5,7 @@ mod command;
 mod doctor;
 mod plan;
 mod render;
+mod stress;
 mod top;
 
 use std::process::ExitCode;

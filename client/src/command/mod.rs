@@ -17,6 +17,7 @@ mod release_gpu;
 mod report;
 mod reservation;
 mod status;
+mod stress;
 mod top;
 mod watch;
 
@@ -54,6 +55,7 @@ enum Sub {
     Report(report::Report),
     ReleaseGpu(release_gpu::ReleaseGpu),
     Doctor(doctor::Doctor),
+    Stress(stress::Stress),
     Plan(Box<plan::Plan>),
     Completions(completions::Completions),
     #[command(hide = true)]
@@ -115,6 +117,7 @@ impl Sub {
             Self::Guard(guard) => guard.run(connection, output).await,
             Self::Report(report) => report.run(connection, output).await,
             Self::ReleaseGpu(release) => release.run(connection, output).await,
+            Self::Stress(stress) => stress.run(connection, output).await,
             Self::Doctor(doctor) => doctor.run(connection.socket(), output).await,
             Self::Completions(completions) => completions.run(output),
             Self::Man(man) => man.run(),

@@ -13,6 +13,7 @@ mod paint;
 pub(crate) mod plan;
 pub(crate) mod report;
 pub(crate) mod status;
+pub(crate) mod stress;
 mod text;
 
 pub(crate) use engine::state_word;

@@ -3,6 +3,7 @@
 mod fake;
 mod live;
 mod screen;
+mod stress;
 
 use std::{
     path::Path,
