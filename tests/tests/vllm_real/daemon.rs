@@ -99,6 +99,11 @@ impl Daemon {
     }
 }
 
+/// The command beside it.
+pub(crate) fn command() -> Result<PathBuf> {
+    Ok(binary()?.with_file_name("gpuadmit"))
+}
+
 /// `$GPUADMITD`, as the Makefile gives it.
 fn binary() -> Result<PathBuf> {
     let path = std::env::var_os("GPUADMITD").context("GPUADMITD is not set; run `make test-vllm`")?;

@@ -3,7 +3,7 @@
 use std::{
     fs::File,
     net::TcpListener,
-    path::Path,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -35,6 +35,9 @@ pub(crate) struct Metrics {
     pub(crate) preemptions: u32,
 }
 
+/// The project's script for it.
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/vllm/vllm-cpu");
+
 /// A running vLLM. Dropping it kills all of its processes.
 pub(crate) struct Vllm {
     child: Child,
@@ -46,19 +49,22 @@ pub(crate) struct Vllm {
 }
 
 impl Vllm {
-    /// Starts it; its output goes to `log`.
-    pub(crate) fn start(log: &Path) -> Result<Self> {
+    /// Starts it with the model `size` of the script and `pool` blocks (`None`: as many as go into 1 GiB); its output
+    /// goes to a file in `folder`.
+    pub(crate) fn start(folder: &Path, size: &str, pool: Option<u32>, options: &[&str]) -> Result<Self> {
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
-        let model = format!("mid-{port}");
-        let log = File::create(log)?;
-        let child = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/vllm/vllm-cpu"))
-            .args(["serve", "mid", &port.to_string(), "--served-model-name", &model])
+        let model = format!("{size}-{port}");
+        let log = File::create(folder.join(format!("vllm-{size}.log")))?;
+        let child = Command::new(SCRIPT)
+            .args(["serve", size, &port.to_string(), "--served-model-name", &model])
+            .args(options)
+            .env("POOL_BLOCKS", pool.map_or(String::new(), |blocks| blocks.to_string()))
             .stdin(std::process::Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
             .process_group(0)
             .spawn()
-            .context("tests/vllm/vllm-cpu")?;
+            .context(SCRIPT)?;
         let pid = child.id().context("vLLM ended at once")?;
         Ok(Self { child, group: Pid::from_raw(pid.cast_signed()), port, model })
     }
@@ -81,6 +87,19 @@ impl Vllm {
     /// Its `/metrics`, by the filtered form: a fifth of the cost.
     pub(crate) async fn metrics(&self) -> Result<Metrics> {
         metrics(self.port).await
+    }
+
+    /// Its id in the daemon.
+    pub(crate) fn id(&self) -> String {
+        format!("vllm-{}", self.port)
+    }
+
+    /// A label of its `vllm:cache_config_info`.
+    pub(crate) async fn cache_config(&self, label: &str) -> Result<u64> {
+        let body = http::get(self.port, "/metrics/?name[]=vllm:cache_config_info").await?;
+        let start = format!("{label}=\"");
+        let value = body.split(&start).nth(1).and_then(|rest| rest.split('"').next());
+        Ok(value.with_context(|| format!("no {label} in {body}"))?.parse()?)
     }
 
     /// Sends a signal to the process that schedules.
@@ -109,6 +128,15 @@ impl Drop for Vllm {
         // SIGKILL also ends a stopped process. The group may be gone already.
         let _ = killpg(self.group, Signal::SIGKILL);
     }
+}
+
+/// Folder of the model `size`, where the script puts it.
+pub(crate) fn model_folder(size: &str) -> Result<PathBuf> {
+    let cache = match std::env::var_os("GPUADMIT_CACHE") {
+        Some(cache) => PathBuf::from(cache),
+        None => Path::new(&std::env::var_os("HOME").context("HOME is not set")?).join(".cache/gpuadmit"),
+    };
+    Ok(cache.join("vllm-cpu").join(size))
 }
 
 /// What the vLLM behind `port` says of its state.

@@ -36,7 +36,8 @@ const TOKEN_IDS: std::ops::Range<u32> = 3..512;
 /// What the clients saw: independent of both the daemon and vLLM's metrics.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
-    /// Tokens that each open request holds, prompt included.
+    /// Tokens that each open request holds, prompt included, from the first that came: before, nobody outside knows
+    /// whether the engine has begun it.
     open: BTreeMap<u64, u32>,
     /// Blocks that they filled until now, and since when each.
     blocks: VecDeque<(Instant, u32)>,
@@ -212,7 +213,6 @@ impl Gate {
         max_tokens: u64,
         reservation: Option<ReservationRef>,
     ) -> Result<u32> {
-        self.lock().holds(work.id, Some(work.prompt));
         let body = self.body(work, max_tokens).to_string();
         let response = http::send(self.port, Method::POST, "/v1/completions", body).await?;
         ensure!(response.status() == StatusCode::OK, "vLLM answered {}", response.status());

@@ -1,4 +1,4 @@
-//! The few HTTP calls that the test makes to vLLM.
+//! The few HTTP calls that the tests make to vLLM.
 
 use std::time::Duration;
 
@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{Method, Request, Response, StatusCode, body::Bytes, body::Incoming};
 use hyper_util::rt::TokioIo;
+use serde_json::Value;
 use tokio::{net::TcpStream, time::timeout};
 
 /// Longest wait for the head of an answer. A stopped engine answers nothing until it goes on.
@@ -34,6 +35,19 @@ pub(crate) async fn send(port: u16, method: Method, path: &str, body: String) ->
 pub(crate) async fn get(port: u16, path: &str) -> Result<String> {
     let response = send(port, Method::GET, path, String::new()).await?;
     ensure!(response.status() == StatusCode::OK, "{path}: {}", response.status());
+    whole(response, path).await
+}
+
+/// The JSON that answers a POST, which must succeed.
+pub(crate) async fn post(port: u16, path: &str, body: &Value) -> Result<Value> {
+    let response = send(port, Method::POST, path, body.to_string()).await?;
+    let status = response.status();
+    let answer = whole(response, path).await?;
+    ensure!(status == StatusCode::OK, "{path}: {status}: {answer}");
+    Ok(serde_json::from_str(&answer)?)
+}
+
+async fn whole(response: Response<Incoming>, path: &str) -> Result<String> {
     let body = Limited::new(response.into_body(), BODY_LIMIT).collect();
     let body = timeout(HEAD_TIMEOUT, body).await.with_context(|| format!("{path}: no whole body"))?;
     let body = body.map_err(|error| anyhow::anyhow!("{path}: {error}"))?.to_bytes();

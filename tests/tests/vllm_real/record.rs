@@ -39,6 +39,8 @@ pub(crate) struct Sample {
     pub(crate) committed: Option<u32>,
     /// Blocks filled by what was streamed to the clients, when the daemon put its figures together.
     pub(crate) streamed: u32,
+    /// The same when vLLM's report was made.
+    pub(crate) streamed_then: Option<u32>,
     /// Age of the daemon's reading, milliseconds.
     pub(crate) age_ms: Option<u32>,
     /// Requests admitted so far.
@@ -119,6 +121,7 @@ async fn take(channel: &Channel, gate: &Gate, id: &str) -> Result<Sample> {
         reported: pool.blocks_reported.map(small),
         corrected: corrected.map(|((low, estimate), high)| (small(low), small(estimate), small(high))),
         committed: pool.blocks_committed.map(small),
+        streamed_then: pool.age_ms.map(|age| seen.blocks_at(as_of - Duration::from_millis(age))),
         age_ms: pool.age_ms.map(small),
         ..clients
     })
@@ -132,7 +135,7 @@ fn small(value: u64) -> u32 {
 pub(crate) fn csv(samples: &[Sample]) -> String {
     let mut out = String::from(
         "seconds,state,blocks_reported,blocks_corrected_low,blocks_corrected,blocks_corrected_high,blocks_committed,\
-         blocks_streamed,age_ms,admitted,denied_kv_full,denied_other,vllm_running,vllm_waiting,vllm_preemptions\n",
+         blocks_streamed,blocks_streamed_at_report,age_ms,admitted,denied_kv_full,denied_other,vllm_running,vllm_waiting,vllm_preemptions\n",
     );
     let field = |value: Option<u32>| value.map(|value| value.to_string()).unwrap_or_default();
     for sample in samples {
@@ -144,6 +147,7 @@ pub(crate) fn csv(samples: &[Sample]) -> String {
             field(sample.corrected.map(|(_, _, high)| high)),
             field(sample.committed),
             sample.streamed.to_string(),
+            field(sample.streamed_then),
             field(sample.age_ms),
             sample.admitted.to_string(),
             sample.denied_kv.to_string(),
@@ -168,7 +172,7 @@ mod tests {
             Sample { at: 1.5, state: EngineState::Ready, corrected: Some((1, 2, 3)), ..Sample::default() };
         let text = csv(&[sample]);
         let lines: Vec<_> = text.lines().collect();
-        assert_eq!(lines[1], "1.50,READY,,1,2,3,,0,,0,0,0,,,");
+        assert_eq!(lines[1], "1.50,READY,,1,2,3,,0,,,0,0,0,,,");
         assert_eq!(lines[0].matches(',').count(), lines[1].matches(',').count());
     }
 }
