@@ -11,7 +11,7 @@ const MOST_OFF: f64 = 0.03;
 /// Share of the time in which the 95 % band must hold what was streamed, likewise.
 const LEAST_HELD: f64 = 0.85;
 /// Bounds of the ages by which the figures are shown, milliseconds.
-const AGES: [u32; 4] = [50, 100, 200, u32::MAX];
+const AGES: [u32; 7] = [50, 100, 200, 500, 1000, 2000, u32::MAX];
 
 /// Prints it by the age of vLLM's report, in shares of a pool of `pool` blocks, and holds it against the limits.
 pub(crate) fn judged(samples: &[Sample], pool: u32) -> Result<()> {

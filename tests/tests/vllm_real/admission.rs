@@ -10,7 +10,7 @@ use crate::{
     daemon::{Daemon, engine_when},
     engine::Vllm,
     gate::{BLOCK_SIZE, Gate},
-    load::{self, Outcome},
+    load::{self, Load, Outcome},
     record::Record,
 };
 
@@ -28,8 +28,8 @@ const NO_RISK: &str = "[admission]\nrisk_standard = 0.0\n[state]\nenabled = fals
 pub(crate) struct Bout {
     /// Blocks that can hold tokens: vLLM's null block left out.
     pub(crate) pool: u32,
-    /// Time between two requests.
-    pub(crate) apart: Duration,
+    /// The load.
+    pub(crate) load: Load,
 }
 
 /// Whether an engine is ready, with a known pool.
@@ -61,12 +61,12 @@ pub(crate) async fn found(daemon: &Daemon, id: &str, vllm: &Vllm, pool_blocks: u
 
 /// With nobody asked, the load overflows the pool over and over; with no risk accepted, never.
 pub(crate) async fn compared(folder: &Path, vllm: &Vllm, id: &str, bout: Bout) -> Result<Outcome> {
-    let open = load::offer(&Gate::open(vllm.port, &vllm.model), vllm, bout.apart, "nobody asked").await?;
+    let open = load::offer(&Gate::open(vllm.port, &vllm.model), vllm, bout.load, "nobody asked").await?;
     ensure!(open.preempted >= LEAST_PREEMPTED, "only {} preempted: the load shows nothing", open.preempted);
     let daemon = Daemon::configured(folder, "no-risk", NO_RISK).await?;
     engine_when(&daemon.channel(), id, Duration::from_secs(20), "ready", ready).await?;
     let gate = Gate::new(daemon.channel(), vllm.port, &vllm.model);
-    let worst_case = load::offer(&gate, vllm, bout.apart, "no risk accepted").await?;
+    let worst_case = load::offer(&gate, vllm, bout.load, "no risk accepted").await?;
     ensure!(worst_case.preempted == 0, "{} preempted though no risk is accepted", worst_case.preempted);
     daemon.stop().await?;
     Ok(open)
@@ -80,7 +80,7 @@ pub(crate) async fn loaded(
     open: &Outcome,
     bout: Bout,
 ) -> Result<()> {
-    let gated = load::offer(gate, vllm, bout.apart, "as installed").await?;
+    let gated = load::offer(gate, vllm, bout.load, "as installed").await?;
     let seen = &gated.seen;
     let denials = seen.denials(Reason::KvFull);
     ensure!(denials > 0, "nothing was denied for want of blocks");

@@ -13,10 +13,17 @@ use crate::{
     gate::{Gate, Seen, Work},
 };
 
-/// Load is offered for this long.
-const OFFERED: Duration = Duration::from_secs(45);
 /// Requests under way are finished within this time.
-pub(crate) const DRAIN: Duration = Duration::from_mins(4);
+pub(crate) const DRAIN: Duration = Duration::from_mins(8);
+
+/// Requests offered, more of them than a pool can take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load {
+    /// Time between two requests.
+    pub(crate) apart: Duration,
+    /// For how long.
+    pub(crate) offered: Duration,
+}
 
 /// What a load came to.
 pub(crate) struct Outcome {
@@ -33,11 +40,11 @@ impl Outcome {
     }
 }
 
-/// Offers a request every `apart` through `gate`, waits for the last of them to end, and tells what vLLM did.
-pub(crate) async fn offer(gate: &Gate, vllm: &Vllm, apart: Duration, name: &str) -> Result<Outcome> {
+/// Offers `load` through `gate`, waits for the last request to end, and tells what vLLM did.
+pub(crate) async fn offer(gate: &Gate, vllm: &Vllm, load: Load, name: &str) -> Result<Outcome> {
     let before = vllm.metrics().await?.preemptions;
     let started = Instant::now();
-    drive(gate, apart).await?;
+    drive(gate, load).await?;
     // The counter tells of a preemption when the request goes on: all have ended, so it has told of all.
     let preempted = vllm.metrics().await?.preemptions - before;
     let outcome = Outcome { seen: gate.seen(), preempted };
@@ -55,16 +62,16 @@ pub(crate) async fn offer(gate: &Gate, vllm: &Vllm, apart: Duration, name: &str)
     Ok(outcome)
 }
 
-async fn drive(gate: &Gate, apart: Duration) -> Result<()> {
+async fn drive(gate: &Gate, load: Load) -> Result<()> {
     let mut clients = JoinSet::new();
     let started = tokio::time::Instant::now();
     let mut due = started;
     for id in 0.. {
-        if due - started > OFFERED {
+        if due - started > load.offered {
             break;
         }
         clients.spawn(gate.clone().serve(work(id)));
-        due += apart;
+        due += load.apart;
         sleep_until(due).await;
     }
     timeout(DRAIN, async { while clients.join_next().await.is_some() {} })

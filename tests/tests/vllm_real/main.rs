@@ -31,15 +31,18 @@ use crate::{
     daemon::{Daemon, engine_when},
     engine::Vllm,
     gate::Gate,
+    load::Load,
     record::Record,
 };
 
 /// A whole test, loading included.
-const TEST_TIMEOUT: Duration = Duration::from_mins(18);
+const TEST_TIMEOUT: Duration = Duration::from_mins(25);
 /// The smaller pool, and several times the load that it can take.
-const SMALL: Bout = Bout { pool: 127, apart: Duration::from_millis(300) };
+const SMALL: Bout =
+    Bout { pool: 127, load: Load { apart: Duration::from_millis(300), offered: Duration::from_secs(45) } };
 /// The larger one likewise.
-const LARGE: Bout = Bout { pool: 511, apart: Duration::from_millis(75) };
+const LARGE: Bout =
+    Bout { pool: 511, load: Load { apart: Duration::from_millis(75), offered: Duration::from_secs(30) } };
 /// Share of the pool of the model tiny that makes it as small as [`SMALL`]: it has 65,535 blocks.
 const TINY_SHARE: f64 = 127.0 / 65_535.0;
 /// The programs for the kernel, as this checkout has them.
@@ -105,17 +108,25 @@ async fn eval_a_larger_pool_is_kept_from_overflowing() {
         vllm.ready().await?;
         let id = vllm.id();
         let open = admission::compared(&folder, &vllm, &id, LARGE).await?;
-        let daemon = Daemon::start(&folder).await?;
-        let gate = Gate::new(daemon.channel(), vllm.port, &vllm.model);
-        let record = Record::begin(daemon.channel(), gate.clone(), id.clone(), vllm.port);
-        let outcome = async {
-            admission::found(&daemon, &id, &vllm, LARGE.pool).await?;
-            admission::loaded(&gate, &vllm, &record, &open, LARGE).await
+        for scraped_ms in [200, 1000, 5000] {
+            println!("scraped every {scraped_ms} ms");
+            let config = format!(
+                "[vllm]\nscrape_interval_min_ms = {scraped_ms}\nscrape_interval_max_ms = {scraped_ms}\n\
+                 [state]\nenabled = false\n"
+            );
+            let daemon = Daemon::configured(&folder, "larger", &config).await?;
+            let gate = Gate::new(daemon.channel(), vllm.port, &vllm.model);
+            let record = Record::begin(daemon.channel(), gate.clone(), id.clone(), vllm.port);
+            let outcome = async {
+                admission::found(&daemon, &id, &vllm, LARGE.pool).await?;
+                admission::loaded(&gate, &vllm, &record, &open, LARGE).await
+            }
+            .await;
+            keep(&folder, &format!("larger-{scraped_ms}"), &record, LARGE.pool)?;
+            outcome?;
+            daemon.stop().await?;
         }
-        .await;
-        keep(&folder, "larger", &record, LARGE.pool)?;
-        outcome?;
-        daemon.stop().await
+        Ok(())
     })
     .await;
 }
