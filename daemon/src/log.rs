@@ -94,49 +94,51 @@ impl Log {
                 warn!(missed, "events came faster than they could be logged");
             }
             let snapshot = handle.snapshot();
-            events.iter().for_each(|event| self.event(event, &snapshot));
+            for event in &events {
+                self.event(event, &snapshot).await;
+            }
             cursor = events.last().map_or(cursor, |event| event.cursor);
             if events.len() >= BATCH {
                 continue;
             }
             tokio::select! {
                 changed = newest.changed() => if changed.is_err() { return },
-                _ = ticks.tick() => self.tell_left_out(),
+                _ = ticks.tick() => self.tell_left_out().await,
             }
         }
     }
 
-    fn event(&mut self, event: &Event, snapshot: &Snapshot) {
+    async fn event(&mut self, event: &Event, snapshot: &Snapshot) {
         let severity = event.kind.severity();
         if !wanted(severity) || !self.events.allows(event.kind, Instant::now()) {
             return;
         }
         match &self.journal {
-            Some(journal) => journal.event(event, snapshot),
+            Some(journal) => journal.event(event, snapshot).await,
             None => plain(event),
         }
     }
 
-    fn tell_left_out(&mut self) {
+    async fn tell_left_out(&mut self) {
         let now = Instant::now();
         for (kind, count) in self.events.left_out(now) {
             let kind = kind.map_or("other", EventKind::as_str);
-            self.left_out(count, &format!("{kind} came too often; `gpuadmit events` has them"));
+            self.left_out(count, &format!("{kind} came too often; `gpuadmit events` has them")).await;
         }
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner).left_out(now);
         for (place, count) in lines {
             let place = place.map_or_else(|| "others".to_owned(), |(file, line)| format!("{file}:{line}"));
-            self.left_out(count, &format!("lines of {place} came too often"));
+            self.left_out(count, &format!("lines of {place} came too often")).await;
         }
         let lost = self.journal.as_ref().map_or(0, Journal::take_lost);
         if lost > 0 {
-            self.left_out(lost, "the journal did not take them");
+            self.left_out(lost, "the journal did not take them").await;
         }
     }
 
-    fn left_out(&self, count: u64, what: &str) {
+    async fn left_out(&self, count: u64, what: &str) {
         match &self.journal {
-            Some(journal) => journal.left_out(count, what),
+            Some(journal) => journal.left_out(count, what).await,
             None => warn!("{count} lines are missing here: {what}"),
         }
     }

@@ -12,6 +12,7 @@ use std::{
 };
 
 use gpuadmit_core::{event::Event, snapshot::Snapshot, units::Mono};
+use tokio::time::sleep;
 use tracing::{Subscriber, field::Field};
 use tracing_subscriber::{field::Visit, layer::Context};
 
@@ -27,6 +28,9 @@ const MOST_MODELS: usize = 8;
 const PATIENCE: Duration = Duration::from_millis(10);
 /// A journal that took nothing in that time is left alone for this one, so that it delays nobody.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Longest wait with an event, and time between two tries.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+const RETRY: Duration = Duration::from_millis(100);
 
 /// The journal's socket. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -56,15 +60,36 @@ impl Journal {
         Ok(Self(Arc::new(Inner { socket, path, lost, alone_until })))
     }
 
-    /// Writes an entry; counts it where the journal is full or away.
-    pub(super) fn write(&self, entry: &Entry) {
-        let Inner { socket, path, lost, alone_until } = &*self.0;
+    /// Hands over an entry; false where the journal is full or away.
+    fn hand_over(&self, entry: &Entry) -> bool {
+        let Inner { socket, path, alone_until, .. } = &*self.0;
         let now = clock::now();
         if now < Mono(alone_until.load(Ordering::Relaxed)) {
-            lost.fetch_add(1, Ordering::Relaxed);
-        } else if socket.send_to(entry.bytes(), path).is_err() {
-            lost.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        let taken = socket.send_to(entry.bytes(), path).is_ok();
+        if !taken {
             alone_until.store((now + PAUSE).0, Ordering::Relaxed);
+        }
+        taken
+    }
+
+    /// Writes an entry, or counts it as lost.
+    pub(super) fn write(&self, entry: &Entry) {
+        if !self.hand_over(entry) {
+            self.0.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Writes an entry, for who can wait: tries again for [`LONGEST_WAIT`] before it counts as lost.
+    async fn write_later(&self, entry: &Entry) {
+        let start = clock::now();
+        while !self.hand_over(entry) {
+            if clock::now().since(start) >= LONGEST_WAIT {
+                self.0.lost.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+            sleep(RETRY).await;
         }
     }
 
@@ -74,7 +99,7 @@ impl Journal {
     }
 
     /// Writes an event. Models of its engine are those of `snapshot`.
-    pub(super) fn event(&self, event: &Event, snapshot: &Snapshot) {
+    pub(super) async fn event(&self, event: &Event, snapshot: &Snapshot) {
         let kind = event.kind.as_str();
         let mut entry = Entry::new(event.kind.severity().into(), &format!("{kind}: {}", event.message));
         entry.add("MESSAGE_ID", message_id::of(event.kind));
@@ -95,15 +120,15 @@ impl Journal {
             let models = known.iter().flat_map(|known| &known.models).take(MOST_MODELS);
             models.for_each(|model| entry.add("MODEL", model));
         }
-        self.write(&entry);
+        self.write_later(&entry).await;
     }
 
     /// Writes that `count` entries are missing, of the kind `what`.
-    pub(super) fn left_out(&self, count: u64, what: &str) {
+    pub(super) async fn left_out(&self, count: u64, what: &str) {
         let mut entry = Entry::new(Priority::Warning, &format!("{count} entries are missing here: {what}"));
         entry.add("MESSAGE_ID", message_id::LEFT_OUT);
         entry.add("LEFT_OUT", &count.to_string());
-        self.write(&entry);
+        self.write_later(&entry).await;
     }
 }
 
@@ -179,5 +204,28 @@ mod tests {
         assert!(taken > 0);
         assert_eq!(taken + journal.take_lost(), 1000);
         assert_eq!(journal.take_lost(), 0);
+    }
+    #[tokio::test]
+    async fn an_event_waits_for_a_journal_that_is_busy() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal");
+        let listener = UnixDatagram::bind(&path).unwrap();
+        let journal = Journal::at(&path).unwrap();
+        let entry = Entry::new(Priority::Critical, "an event");
+        while journal.hand_over(&entry) {}
+        let reader = std::thread::spawn(move || {
+            std::thread::sleep(RETRY * 3);
+            let mut taken = 0_u64;
+            listener.set_read_timeout(Some(PAUSE * 5)).unwrap();
+            while let Ok(length) = listener.recv(&mut [0; 256]) {
+                taken += u64::from(length > 0);
+            }
+            taken
+        });
+        let before = clock::now();
+        journal.write_later(&entry).await;
+        assert!(clock::now().since(before) >= RETRY, "it was busy");
+        assert_eq!(journal.take_lost(), 0);
+        assert!(reader.join().unwrap() > 1);
     }
 }
