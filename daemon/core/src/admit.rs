@@ -194,6 +194,7 @@ impl Node {
             uncached: weighed.uncached,
             passed: false,
             foreseen: weighed.ttft,
+            asks: engine.pools.get(weighed.rank.unwrap_or(0)).map_or(0, |pool| pool.prefill.asks()),
             prefill: engine.begin_prefill(weighed.rank, now, Work::of(need.prompt, weighed.uncached)),
             generated: Tokens::ZERO,
             generated_at: now,
@@ -300,6 +301,9 @@ impl Node {
         self.touch(index);
         if let Some(engine) = self.engines.get_mut(index) {
             engine.asked.take(now, weighed, denied, idempotency::fingerprint(request));
+            for pool in &mut engine.pools {
+                pool.prefill.ask();
+            }
         }
     }
 

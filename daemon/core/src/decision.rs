@@ -13,7 +13,7 @@ use crate::{
     lengths::Survival,
     liveness::Gate,
     need::{Misfit, Need},
-    pool::{Held, Pool},
+    pool::{self, Held, Pool},
     request::{Class, Headroom, PromptCount, Reason, Request},
     retry,
     settings::{Mode, Settings},
@@ -237,7 +237,12 @@ fn fit(
     if sigmas.is_infinite() {
         return Some(worst);
     }
-    let tightest = engine.ledger.forecast(index).tightest(Some(footprint), pool.weight(), &other, sigmas);
+    let tightest = engine.ledger.forecast(index).tightest(
+        Some(footprint),
+        pool.weight(),
+        &other,
+        pool.caution.of(sigmas),
+    );
     let (mean, spread) = (Blocks(count_up(tightest.mean)), Blocks(count_up(tightest.spread)));
     terms.peak = Some(Peak { mean, spread, tokens: tightest.tokens() });
     let excess = worst.excess.min((mean + spread).saturating_sub(limit));
@@ -253,8 +258,13 @@ fn in_time(engine: &Engine, request: &Request<'_>, now: Mono, weighed: &mut Weig
     let prompt = weighed.need.map_or(Tokens::ZERO, |need| need.prompt);
     let work = Work::of(prompt, weighed.uncached);
     weighed.ttft = pool.prefill.time_for(now, work).map(|time| time + step.unwrap_or_default());
+    let late = |ttft: Duration, objective: Duration| {
+        // Those who come by other ways have no less right: where this one waits, the next of them waits longer.
+        let next = if pool.prefill.empty(now) { Duration::ZERO } else { pool.prefill.stranger(ttft) };
+        pool.prefill.margin.of(ttft + next) > objective
+    };
     if let (Some(ttft), Some(objective)) = (weighed.ttft, request.ttft_objective)
-        && pool.prefill.margin.of(ttft) > objective
+        && late(ttft, objective)
     {
         weighed.denied = Some(Reason::Ttft);
         // Where it takes too long by itself, waiting does not help.
@@ -302,8 +312,6 @@ fn first_end(engine: &Engine, now: Mono) -> Option<Duration> {
 
 /// A request without max_tokens is longer than what room is kept for in the worst case with this probability.
 const UNLIMITED_RISK: f64 = 0.01;
-/// Output tokens after which bypass traffic is taken to have been replaced, where no request tells.
-const HEADROOM_LIFE: f64 = 256.0;
 
 /// Headroom that is left for more requests like the one weighed.
 pub(crate) fn headroom_after(engine: &Engine, now: Mono, weighed: &Weighed) -> Option<Headroom> {
@@ -340,8 +348,8 @@ pub(crate) fn headrooms<const N: usize>(
         let (Some(_), Some(limit), Some(age)) = (terms.reported, terms.limit, terms.age) else { continue };
         let worst = limit.saturating_sub(terms.committed());
         // Where no risk is accepted these are infinite, and the worst case alone is left.
-        let sigmas = classes.map(|class| sigmas(settings.risk.of(class)));
-        let other = pool.other(now, || HEADROOM_LIFE);
+        let sigmas = classes.map(|class| pool.caution.of(sigmas(settings.risk.of(class))));
+        let other = pool.other(now, || pool::BYPASS_LIFE);
         let tightest = engine.ledger.forecast(index).tightest_each(None, pool.weight(), &other, sigmas);
         for ((best, tightest), class) in best.iter_mut().zip(tightest).zip(classes) {
             let forecast = limit.saturating_sub(Blocks(count_up(tightest.mean + tightest.spread)));

@@ -44,6 +44,9 @@ pub(crate) struct Change {
     pub(crate) arrivals: Option<u64>,
     /// The same before ours were taken off; 0 where it is not known.
     pub(crate) all_arrivals: u64,
+    /// Requests that were preempted, and that ended.
+    pub(crate) preempted: u64,
+    pub(crate) finished: u64,
     /// Any counter or gauge moved.
     pub(crate) moved: bool,
     /// A counter fell: the engine was started anew.
@@ -76,8 +79,12 @@ impl Change {
             || (old.running, old.waiting, old.kv_usage) != (now.running, now.waiting, now.kv_usage);
         let passed = old.prompt_tokens.zip(now.prompt_tokens).map(|(old, new)| new.saturating_sub(old));
         let arrivals = arrivals(before, now);
+        let rose =
+            |old: Option<u64>, new: Option<u64>| old.zip(new).map_or(0, |(old, new)| new.saturating_sub(old));
         Self {
             elapsed,
+            preempted: rose(old.preemptions, now.preemptions),
+            finished: rose(old.finished, now.finished),
             arrivals,
             all_arrivals: arrivals.unwrap_or(0),
             moved,

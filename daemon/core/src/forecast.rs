@@ -191,21 +191,32 @@ pub(crate) struct Other {
     pub(crate) doubt: f64,
     /// Tokens that each request has generated since the reading.
     pub(crate) since: f64,
+    /// How many times as many as usual came since.
+    pub(crate) busier: f64,
     /// Tokens after which 1/e of what is there is left.
     pub(crate) life: f64,
 }
 
 impl Other {
+    /// Blocks at the moment of asking.
+    pub(crate) fn by_now(&self) -> f64 {
+        self.at(0).0
+    }
+
     fn at(&self, moment: usize) -> (f64, f64) {
         if self.now <= 0.0 && self.mean <= 0.0 && self.growth <= 0.0 {
             return (0.0, self.doubt);
         }
-        let tokens = MOMENTS.get(moment).copied().map_or(0.0, f64::from);
-        let tokens = tokens + self.since;
-        let kept = (-tokens / self.life.max(1.0)).exp();
-        let mean = self.mean.max(0.0);
-        let left = (self.now + self.growth * tokens) * kept;
-        (left + mean * (1.0 - kept), self.variance * (1.0 - kept * kept) + self.doubt)
+        let ahead = MOMENTS.get(moment).copied().map_or(0.0, f64::from);
+        let tokens = ahead + self.since;
+        let kept = |tokens: f64| (-tokens / self.life.max(1.0)).exp();
+        let (left, doubted) = (kept(tokens), kept(ahead).powi(2));
+        let usual = self.mean.max(0.0);
+        let came = self.busier * (kept(ahead) - left) + (1.0 - kept(ahead));
+        let mean = (self.now + self.growth * tokens) * left + usual * came;
+        // Most of what is doubted of the present is what came by other ways; that ends, and what comes instead varies as it
+        // always did. What is doubted of ours does not.
+        (mean, self.doubt.max(self.doubt * doubted + self.variance * (1.0 - doubted)))
     }
 }
 
@@ -295,11 +306,16 @@ mod tests {
             variance: 16.0,
             doubt: 0.0,
             since: 0.0,
+            busier: 1.0,
             life: 100.0,
         };
         assert_eq!(other.at(0), (10.0, 0.0));
         let (mean, variance) = other.at(COUNT - 1);
         assert!((mean - 30.0).abs() < 1e-6 && (variance - 16.0).abs() < 1e-6);
+        // A life later 1/e of what was there is left; of three times as many as usual 1 - 1/e.
+        let later = Other { growth: 0.0, since: 100.0, busier: 3.0, ..other };
+        let e = (-1.0_f64).exp();
+        assert!((later.by_now() - (10.0 * e + 90.0 * (1.0 - e))).abs() < 1e-9);
     }
 
     #[test]

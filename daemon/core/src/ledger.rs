@@ -45,6 +45,8 @@ pub(crate) struct Reservation {
     pub(crate) passed: bool,
     /// Time to its first token that was foreseen when it was admitted.
     pub(crate) foreseen: Option<Duration>,
+    /// How many had asked when it was admitted.
+    pub(crate) asks: u64,
     /// From when to when its prompt is computed, by the best estimate.
     pub(crate) prefill: (Mono, Mono),
     /// Output tokens reported so far, all sequences together, and when.

@@ -6,8 +6,9 @@
 //! - [`observation`] and [`host`], [`request`], [`settings`]: what comes in.
 //! - [`count`]: how many tokens a text has, at least and at most.
 //! - `need`: what one request may need. `ledger`: what was promised. `figures`: an engine's last reading. `pool`: one KV
-//!   cache, and what is learned from its readings: `rate`, `prefill` (the queue of prompts), `band` (how wrong we are),
-//!   `forecast` (the future of all requests together), which rests on `lengths` and `book` (how long outputs get).
+//!   cache, and what is learned from its readings: `rate`, `prefill` (the queue of prompts), `strangers` (who comes by
+//!   other ways), `band` (how wrong we are), `caution` (how much more careful that makes it wise to be), `forecast` (the
+//!   future of all requests together), which rests on `lengths` and `book` (how long outputs get).
 //! - `engine`: all of these for one engine. `matching`: which of our requests a reading shows. `showing`: what they hold.
 //!   `liveness`: is the engine alive. `device`: device memory and who has it.
 //! - `deaths` (whose process ended) and [`verdict`] (by whom), [`guard`] (what kept killing an engine), `xid`.
@@ -24,6 +25,7 @@ mod alarm;
 mod band;
 mod blame;
 pub mod book;
+mod caution;
 mod cost;
 pub mod count;
 pub mod counts;
@@ -62,6 +64,7 @@ mod show;
 mod showing;
 pub mod snapshot;
 mod squeeze;
+mod strangers;
 mod tenants;
 #[cfg(test)]
 mod testing;

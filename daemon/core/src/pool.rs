@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::{
     band::Band,
+    caution::Caution,
     cost::Work,
     explain::Terms,
     figures::{Change, Figures, length_quantile, mean_prompt, share_of},
@@ -39,6 +40,12 @@ const FULL: f64 = 0.95;
 const BAND_SIGMAS: f64 = 1.96;
 /// Share of the pool by which our reckoning of our own requests may be off.
 const OURS_SLACK: f64 = 0.1;
+/// So many times as many as usual may have come by other ways; more is not believed before it is seen.
+const BUSIEST: f64 = 5.0;
+/// How long they stay is known when more than so many come in a second.
+const LEAST_STRANGERS: f64 = 0.02;
+/// Output tokens after which they are taken to have been replaced, before that is known.
+pub(crate) const BYPASS_LIFE: f64 = 256.0;
 /// Less use than this, in blocks, is none.
 const NO_BLOCKS: f64 = 0.5;
 /// Slack for a scrape's own duration when judging whether a reading is overdue.
@@ -60,6 +67,7 @@ pub(crate) struct Pool {
     pub(crate) promised_drain: Drain,
     pub(crate) prefill: Prefill,
     pub(crate) band: Band,
+    pub(crate) caution: Caution,
     /// Requests in the engine that are not ours, at the last reading.
     pub(crate) bypass: u64,
     /// Blocks that are in use for each one we reckon: below 1 where prompts share a prefix, and whatever hybrid models
@@ -77,6 +85,8 @@ pub(crate) struct Pool {
     unexplained: f64,
     unexplained_mean: Mean,
     unexplained_square: Mean,
+    /// Long-run mean of requests that are not ours.
+    bypassing: Mean,
 }
 
 /// What the reservations of a pool hold by our reckoning, in blocks as requests take them.
@@ -117,6 +127,7 @@ impl Pool {
             promised_drain: Drain::default(),
             prefill: Prefill::default(),
             band: Band::default(),
+            caution: Caution::default(),
             bypass: 0,
             weight: Mean::over(WEIGHT_MEMORY),
             alone: Duration::ZERO,
@@ -126,6 +137,7 @@ impl Pool {
             unexplained: 0.0,
             unexplained_mean: Mean::over(BYPASS_MEMORY),
             unexplained_square: Mean::over(BYPASS_MEMORY),
+            bypassing: Mean::over(BYPASS_MEMORY),
         }
     }
 
@@ -137,6 +149,7 @@ impl Pool {
         if let Some(rate) = change.token_rate {
             self.token_rate.take(rate, change.elapsed);
         }
+        self.caution.learn(&change, self.prefill.others_share());
         self.figures = Some(Figures { span, interval, raw, used });
         change
     }
@@ -175,7 +188,8 @@ impl Pool {
             elapsed: change.elapsed,
             work,
             told: change.prefill.map(|(tokens, seconds)| (tokens * computed, seconds)),
-            arrived: one.times(real(queue.others_arrived)),
+            arrived: queue.others_arrived,
+            stranger: one,
             others: (change.all_arrivals > 0)
                 .then(|| (real(queue.others_arrived) / real(change.all_arrivals)).min(1.0)),
             left,
@@ -209,6 +223,7 @@ impl Pool {
         self.unexplained = (beyond - slack).max(0.0);
         self.residual = beyond;
         let bypass = if self.bypass > 0 { self.unexplained } else { 0.0 };
+        self.bypassing.take(real(self.bypass), elapsed);
         self.unexplained_mean.take(bypass, elapsed);
         self.unexplained_square.take(bypass * bypass, elapsed);
     }
@@ -228,21 +243,37 @@ impl Pool {
         }
         let mean = self.unexplained_mean.get().unwrap_or(self.unexplained);
         let square = self.unexplained_square.get().unwrap_or(mean * mean);
+        let age = self.age(now).unwrap_or_default();
+        let (usual, came) = self.prefill.strangers(age);
+        let rate = self.token_rate.get().unwrap_or(0.0);
         Other {
             now: self.unexplained,
             growth: real(self.bypass) / real(self.block_size.max(1)),
             mean,
             variance: (square - mean * mean).max(0.0),
             doubt,
-            since: self.token_rate.get().unwrap_or(0.0) * self.age(now).unwrap_or_default().as_secs_f64(),
-            life: life(),
+            since: rate * age.as_secs_f64(),
+            busier: if usual > 0.0 { (came / usual).min(BUSIEST) } else { 1.0 },
+            life: self.stay().map_or_else(life, |stay| stay * rate),
         }
     }
 
+    /// How long those stay that come by other ways, seconds: by Little's law.
+    fn stay(&self) -> Option<f64> {
+        let (usual, _) = self.prefill.strangers(Duration::from_secs(1));
+        self.bypassing.get().filter(|_| usual > LEAST_STRANGERS).map(|bypassing| bypassing / usual)
+    }
+
     /// Use now, by our reckoning: what the reading has beyond ours, and what ours hold now. `None` before a reading.
-    pub(crate) fn corrected(&self, held: Blocks) -> Option<f64> {
+    pub(crate) fn corrected(&self, now: Mono, held: Blocks) -> Option<f64> {
         self.figures.as_ref()?.used?;
-        let estimate = (self.residual + self.weight() * real(held.0)).max(0.0);
+        // What others held then has ended in part, and others came.
+        let theirs = if self.unexplained > 0.0 || self.bypass > 0 {
+            self.other(now, || BYPASS_LIFE).by_now() - self.unexplained
+        } else {
+            0.0
+        };
+        let estimate = (self.residual + theirs + self.weight() * real(held.0)).max(0.0);
         Some(self.total.map_or(estimate, |total| estimate.min(real(total.0))))
     }
 
@@ -330,7 +361,7 @@ impl Pool {
 
     /// The pool for those who look.
     pub(crate) fn snapshot(&self, now: Mono, terms: &Terms, held: &Held) -> PoolSnapshot {
-        let corrected = self.corrected(held.all).map(|estimate| {
+        let corrected = self.corrected(now, held.all).map(|estimate| {
             let (below, above) = self.width(now, held);
             let estimate = Blocks(count_up(estimate - 0.5));
             let high = self.total.map_or(estimate + above, |total| (estimate + above).min(total));

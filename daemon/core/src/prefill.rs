@@ -11,15 +11,16 @@ use std::time::Duration;
 use crate::{
     cost::{Cost, Work},
     rate::Mean,
+    strangers::Strangers,
     units::Mono,
 };
 
 /// A cost is learned from at least this much time of unbroken work, for prompts are counted when they end.
 const WINDOW: Duration = Duration::from_millis(500);
-/// Time over which it is learned what comes in by other ways than ours.
-const INFLOW_MEMORY: Duration = Duration::from_secs(20);
-/// Most of an engine's time that others are believed to take.
-const MOST_INFLOW: f64 = 0.9;
+/// Time over which it is learned which share of requests comes by other ways than ours.
+const OTHERS_MEMORY: Duration = Duration::from_secs(20);
+/// Largest share of an engine's time that others are believed to take.
+const MOST_OTHERS: f64 = 0.9;
 /// First tokens of one step are told of within this time.
 const SAME_STEP: Duration = Duration::from_millis(3);
 /// So many gateways in a row that told of a first token: one that was not told of has not come.
@@ -47,8 +48,13 @@ pub(crate) struct Prefill {
     told: u32,
     pub(crate) margin: Margin,
     cost: Cost,
-    /// Seconds of work that come in by other ways than ours, per second.
-    inflow: Mean,
+    /// Who comes by other ways than ours, and what the prompt of one costs.
+    strangers: Strangers,
+    stranger: Work,
+    /// Requests that asked us: in all, when the queue was last known, and at the last reading.
+    asks: u64,
+    asks_then: u64,
+    asks_read: u64,
     /// Work since the queue was last empty or the cost last learned, and its time.
     busy: (Work, Duration),
     was_backlogged: bool,
@@ -69,11 +75,15 @@ impl Default for Prefill {
             theirs: 0.0,
             passed_at: Mono(0),
             heard: (Work::default(), Duration::ZERO),
-            others: Mean::over(INFLOW_MEMORY),
+            others: Mean::over(OTHERS_MEMORY),
             told: 0,
             margin: Margin::default(),
             cost: Cost::default(),
-            inflow: Mean::over(INFLOW_MEMORY),
+            strangers: Strangers::default(),
+            stranger: Work::default(),
+            asks: 0,
+            asks_then: 0,
+            asks_read: 0,
             busy: (Work::default(), Duration::ZERO),
             was_backlogged: false,
             credit: 0.0,
@@ -92,9 +102,10 @@ pub(crate) struct Passed {
     pub(crate) work: Work,
     /// Tokens computed in all its life, and the engine's own time in prefill, where it tells anew.
     pub(crate) told: Option<(f64, f64)>,
-    /// Came in by other ways than ours; and the share of those among all that came, if any did.
-    pub(crate) arrived: Work,
+    /// Came in by other ways than ours; the share of those among all that came, if any did; and the prompt of one.
+    pub(crate) arrived: u64,
     pub(crate) others: Option<f64>,
+    pub(crate) stranger: Work,
     /// Still to be computed.
     pub(crate) left: Work,
     /// All of ours of which something is left, as a whole.
@@ -120,8 +131,19 @@ impl Prefill {
         self.ours.take_off(work);
     }
 
-    /// The first token of a prompt that was admitted at `admitted` is out: what is queued came after it.
-    pub(crate) fn pass(&mut self, now: Mono, admitted: Mono, work: Work) {
+    /// A request asked.
+    pub(crate) fn ask(&mut self) {
+        self.asks = self.asks.saturating_add(1);
+    }
+
+    /// How many have asked.
+    pub(crate) const fn asks(&self) -> u64 {
+        self.asks
+    }
+
+    /// The first token of a prompt is out that was admitted at `admitted`, when `asks` had asked: what is queued came after
+    /// it.
+    pub(crate) fn pass(&mut self, now: Mono, (admitted, asks): (Mono, u64), work: Work) {
         self.leave(work);
         let begun = std::mem::replace(&mut self.passed_at, now).max(admitted);
         // Where not all are told of, what was not told of may have passed long ago.
@@ -135,9 +157,11 @@ impl Prefill {
             self.heard = (Work::default(), Duration::ZERO);
         }
         self.heard.0.add(work);
-        self.heard.1 += time.mul_f64(1.0 - self.others.get().unwrap_or(0.0));
+        self.heard.1 += time.mul_f64(1.0 - self.others_share());
         (self.left, self.since, self.read_at) = (self.ours, Work::default(), now);
-        self.theirs = self.inflow.get().unwrap_or(0.0) * now.since(admitted).as_secs_f64();
+        let came = self.strangers.expected(now.since(admitted), self.asks.saturating_sub(asks));
+        self.theirs = self.cost.seconds(self.stranger.times(came)).unwrap_or(0.0);
+        self.asks_then = self.asks;
     }
 
     /// A prompt passed by its gateway's word, sooner or later.
@@ -164,7 +188,7 @@ impl Prefill {
     /// From when to when the first of those that are left, admitted at `admitted`, is computed.
     pub(crate) fn begun(&self, admitted: Mono, work: Work) -> Option<(Mono, Mono)> {
         let from = self.passed_at.max(admitted);
-        let time = self.cost.seconds(work)? / self.ours_share();
+        let time = self.cost.seconds(work)? / (1.0 - self.others_share());
         Some((from, from + Duration::try_from_secs_f64(time).ok()?))
     }
 
@@ -173,16 +197,16 @@ impl Prefill {
         self.told >= TOLD
     }
 
-    /// Share of the engine's time that is left for what we admit.
-    pub(crate) fn ours_share(&self) -> f64 {
-        1.0 - self.inflow.get().unwrap_or(0.0).clamp(0.0, MOST_INFLOW)
+    /// Share of requests that come by other ways.
+    pub(crate) fn others_share(&self) -> f64 {
+        self.others.get().unwrap_or(0.0).min(MOST_OTHERS)
     }
 
     /// Takes in a reading.
     pub(crate) fn read(&mut self, passed: Passed) {
-        if let Some(work) = self.cost.seconds(passed.arrived) {
-            self.inflow.take(work / passed.elapsed.as_secs_f64(), passed.elapsed);
-        }
+        let asks = self.asks.saturating_sub(self.asks_read);
+        self.strangers.learn(passed.elapsed, asks, passed.arrived);
+        (self.asks_then, self.asks_read, self.stranger) = (self.asks, self.asks, passed.stranger);
         if let Some(others) = passed.others {
             self.others.take(others, passed.elapsed);
         }
@@ -225,9 +249,24 @@ impl Prefill {
 
     /// Seconds of work still to be done at `now`; `None` before a cost is known.
     fn queued(&self, now: Mono) -> Option<f64> {
-        let net = 1.0 - self.inflow.get().unwrap_or(0.0);
+        let elapsed = now.since(self.read_at);
+        let came = self.strangers.expected(elapsed, self.asks.saturating_sub(self.asks_then));
         let work = self.cost.seconds(self.left)? + self.cost.seconds(self.since)? + self.theirs;
-        Some((work - net * now.since(self.read_at).as_secs_f64()).max(0.0))
+        let theirs = self.cost.seconds(self.stranger.times(came))?;
+        Some((work + theirs - elapsed.as_secs_f64()).max(0.0))
+    }
+
+    /// Time that the next stranger's prompt takes, as far as one is to be expected within `time`.
+    pub(crate) fn stranger(&self, time: Duration) -> Duration {
+        let share = self.strangers.usual(time).min(1.0);
+        self.time(self.stranger.times(share)).unwrap_or_default()
+    }
+
+    /// Strangers that come within `time` as a rule; and that are expected to have come since the last reading, by those who
+    /// asked us meanwhile.
+    pub(crate) fn strangers(&self, time: Duration) -> (f64, f64) {
+        let asks = self.asks.saturating_sub(self.asks_read);
+        (self.strangers.usual(time), self.strangers.expected(time, asks))
     }
 
     /// Tokens per second, over prompts as they came.
@@ -303,8 +342,9 @@ mod tests {
             elapsed: Duration::from_millis(200),
             work: prompts(done),
             told: None,
-            arrived: Work::default(),
+            arrived: 0,
             others: None,
+            stranger: prompts(1),
             left: prompts(left),
             ours: prompts(left),
             backlogged: left > 0,
@@ -360,7 +400,7 @@ mod tests {
     fn what_others_bring_keeps_the_queue_from_draining() {
         let mut prefill = working();
         for tick in 6..600_u32 {
-            prefill.read(Passed { arrived: prompts(1), ..passed(0.2 * f64::from(tick), 1, 6) });
+            prefill.read(Passed { arrived: 1, ..passed(0.2 * f64::from(tick), 1, 6) });
         }
         let queued = wait(&prefill, 0.2 * 599.0 + 5.0, 0);
         assert!((queued - 1.2).abs() < 0.1, "{queued}");
@@ -374,15 +414,16 @@ mod tests {
         }
         // Six are left; by the clock five after two tenths of a second, but three first tokens have come.
         for _ in 0..3 {
-            prefill.pass(at(1.2), at(0.6), prompts(1));
+            prefill.pass(at(1.2), (at(0.6), 0), prompts(1));
         }
         assert!((wait(&prefill, 1.2, 0) - 0.6).abs() < 0.02, "{}", wait(&prefill, 1.2, 0));
         assert!((wait(&prefill, 1.4, 1) - 0.6).abs() < 0.02);
         // What others brought since it was admitted is behind it.
         for tick in 6..600_u32 {
-            prefill.read(Passed { arrived: prompts(1).times(0.25), ..passed(0.2 * f64::from(tick), 1, 6) });
+            let arrived = u64::from(tick % 4 == 0);
+            prefill.read(Passed { arrived, ..passed(0.2 * f64::from(tick), 1, 6) });
         }
-        prefill.pass(at(119.8), at(117.8), prompts(1));
+        prefill.pass(at(119.8), (at(117.8), 0), prompts(1));
         // Five of ours, and a quarter of two seconds.
         assert!((wait(&prefill, 119.8, 0) - 1.5).abs() < 0.1, "{}", wait(&prefill, 119.8, 0));
     }

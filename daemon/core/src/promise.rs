@@ -174,6 +174,7 @@ impl Engine {
             footprint: held.footprint,
             uncached,
             foreseen: None,
+            asks: 0,
             passed: false,
             prefill: self.begin_prefill(rank, now, Work::of(prompt, uncached)),
             generated: Tokens::ZERO,

@@ -33,7 +33,7 @@ impl Engine {
     pub(crate) fn expected(&self, at: Mono) -> Vec<Option<(f64, Duration)>> {
         let held = self.held(at, Duration::ZERO);
         let pools = self.pools.iter().zip(&held);
-        pools.map(|(pool, held)| pool.corrected(held.all).zip(pool.age(at))).collect()
+        pools.map(|(pool, held)| pool.corrected(at, held.all).zip(pool.age(at))).collect()
     }
 
     /// Learns from how far the readings are from what was expected. An idle pool teaches nothing.
@@ -106,7 +106,7 @@ impl Engine {
         }
         pool.prefill.note_passed(prompt, work);
         if just_now {
-            pool.prefill.pass(now, one.admitted_at, work);
+            pool.prefill.pass(now, (one.admitted_at, one.asks), work);
         } else {
             pool.prefill.leave(work);
         }
