@@ -31,7 +31,7 @@ pub(super) fn examine(case: &Case) -> Vec<Finding> {
 
 fn folder(case: &Case, check: &'static str, path: &Path, lost: &str) -> Finding {
     let shown = path.display();
-    let make = format!("install -d -o gpuadmit -g gpuadmit -m 0755 {shown} && systemctl restart gpuadmit");
+    let make = format!("install -d -o gpuadmit -g gpuadmit -m 0750 {shown} && systemctl restart gpuadmit");
     match case.machine.access(path) {
         Ok(folder) if !folder.is_folder => {
             Finding::error(check, format!("{shown} is no folder: {lost}"), format!("rm {shown} && {make}"))

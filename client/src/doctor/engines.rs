@@ -39,6 +39,8 @@ fn source(source: &Source, with_nvml: bool) -> Option<Finding> {
     match (source.name.as_str(), source.health()) {
         (_, SourceHealth::Ok | SourceHealth::Absent | SourceHealth::Unspecified) => None,
         ("nvml", _) if !with_nvml => None,
+        // As the operator wanted it.
+        _ if source.detail.contains("switched off") => Some(Finding::note("source.off", text)),
         (name, SourceHealth::Failed) => {
             Some(Finding::error("source.failed", text, advice(name, &source.detail)))
         }
@@ -113,8 +115,10 @@ fn version(engine: &Engine) -> Finding {
     Finding::warning(CHECK, text, "upgrade gpuadmit, or run a vLLM from 0.8 to 0.32")
 }
 
+/// Observed because the operator wants it so. For want of knowledge, others have said what is missing.
 fn mode(engine: &Engine) -> Option<Finding> {
-    (engine.mode() == Mode::Observe).then(|| {
+    let known = engine.settings.as_ref().is_none_or(|settings| settings.version_known) && has_pool(engine);
+    (engine.mode() == Mode::Observe && engine.state() == EngineState::Ready && known).then(|| {
         let text = format!("{} is only observed: what does not fit is admitted and counted", engine.id);
         Finding::note("engine.mode", text)
             .with("mode = \"enforce\" in the configuration, once `gpuadmit report` looks right")
@@ -123,12 +127,15 @@ fn mode(engine: &Engine) -> Option<Finding> {
 
 /// A pool of unknown size denies nothing.
 fn pool(engine: &Engine) -> Option<Finding> {
-    let known = engine.pools.iter().any(|pool| pool.blocks_total.is_some());
-    (engine.state() == EngineState::Ready && !known).then(|| {
+    (engine.state() == EngineState::Ready && !has_pool(engine)).then(|| {
         let text =
             format!("the size of {}'s KV cache is unknown: it cannot deny for want of room", engine.id);
         Finding::warning("engine.pool", text, "curl ADDRESS/metrics | grep cache_config_info")
     })
+}
+
+fn has_pool(engine: &Engine) -> bool {
+    engine.pools.iter().any(|pool| pool.blocks_total.is_some())
 }
 
 fn bypass(engine: &Engine) -> Option<Finding> {

@@ -275,6 +275,14 @@ pub(super) const ENGINES: &[Fault] = &[
         "[[engine]]",
     ),
     (
+        "what the configuration switches off",
+        |m| fail(m, "kernel", SourceHealth::Degraded, "no BPF because switched off"),
+        "source.off",
+        Note,
+        "kernel: no BPF because switched off",
+        "",
+    ),
+    (
         "a frozen engine",
         |m| m.engine().state = EngineState::Stalled.into(),
         "engine.state",

@@ -102,8 +102,10 @@ impl Unit {
         }
     }
 
+    /// Its command line, without the marks that a unit may set before it.
     fn command(&self) -> impl Iterator<Item = &str> {
-        self.last("ExecStart").unwrap_or_default().split_whitespace()
+        let line = self.last("ExecStart").unwrap_or_default();
+        line.trim_start_matches(['-', '+', '!', ':', '@']).split_whitespace()
     }
 }
 
@@ -359,6 +361,16 @@ mod tests {
         assert_eq!(of("gpuadmitd --config=/a --simulate"), Some("/a".into()));
         assert_eq!(of("gpuadmitd --simulate --config /a"), Some("/a".into()));
         assert_eq!(of("gpuadmitd --check-config"), None);
+    }
+
+    #[test]
+    fn the_unit_that_is_shipped_is_well() {
+        let mut unit = Unit::default();
+        unit.add(include_str!("../../../systemd/gpuadmit.service"));
+        assert_eq!(unit.last("User"), Some(USER));
+        assert_eq!(unit.rights().lacking().map(|one| one.name).collect::<Vec<_>>(), [""; 0]);
+        assert_eq!(config_of(unit.command()), Some(CONFIG.into()));
+        assert_eq!(unit.command().next(), PROGRAMS.first().copied());
     }
 
     #[test]
