@@ -5,6 +5,8 @@ use std::{
     time::Duration,
 };
 
+use super::native::{Native, Sparse};
+
 /// Upper bounds of the buckets in nanoseconds, ascending; one more bucket holds what is above.
 type Bounds<const N: usize> = [u64; N];
 
@@ -15,6 +17,7 @@ pub(super) struct Histogram<const N: usize> {
     buckets: [AtomicU64; N],
     above: AtomicU64,
     sum_ns: AtomicU64,
+    native: Native,
 }
 
 /// What a histogram held at one time.
@@ -26,13 +29,15 @@ pub(super) struct Counted {
     pub(super) count: u64,
     /// Upper bound in seconds, and how many in this bucket; the last is +Inf.
     pub(super) buckets: Vec<(f64, u64)>,
+    /// The same, finer.
+    pub(super) native: Sparse,
 }
 
 impl<const N: usize> Histogram<N> {
-    pub(super) const fn new(bounds: Bounds<N>) -> Self {
+    pub(super) fn new(bounds: Bounds<N>) -> Self {
         let (buckets, above, sum_ns) =
             ([const { AtomicU64::new(0) }; N], AtomicU64::new(0), AtomicU64::new(0));
-        Self { bounds, buckets, above, sum_ns }
+        Self { bounds, buckets, above, sum_ns, native: Native::default() }
     }
 
     pub(super) fn observe(&self, time: Duration) {
@@ -40,6 +45,7 @@ impl<const N: usize> Histogram<N> {
         let index = self.bounds.partition_point(|bound| *bound < nanos);
         self.buckets.get(index).unwrap_or(&self.above).fetch_add(1, Ordering::Relaxed);
         self.sum_ns.fetch_add(nanos, Ordering::Relaxed);
+        self.native.observe(nanos);
     }
 
     /// The count is the sum of the buckets, whatever is counted meanwhile.
@@ -54,7 +60,8 @@ impl<const N: usize> Histogram<N> {
             .collect();
         buckets.push((f64::INFINITY, held(&self.above)));
         let count = buckets.iter().map(|(_, count)| count).sum();
-        Counted { sum: seconds(self.sum_ns.load(Ordering::Relaxed)), count, buckets }
+        let sum = seconds(self.sum_ns.load(Ordering::Relaxed));
+        Counted { sum, count, buckets, native: self.native.counted() }
     }
 }
 
@@ -68,8 +75,9 @@ mod tests {
         for nanos in [0, 1_000, 1_001, 2_000, 2_001, 1_000_000] {
             histogram.observe(Duration::from_nanos(nanos));
         }
-        let expected =
-            Counted { sum: 0.001_006_002, count: 6, buckets: vec![(1e-6, 2), (2e-6, 2), (f64::INFINITY, 2)] };
-        assert_eq!(histogram.counted(), expected);
+        let counted = histogram.counted();
+        assert_eq!((counted.sum, counted.count), (0.001_006_002, 6));
+        assert_eq!(counted.buckets, [(1e-6, 2), (2e-6, 2), (f64::INFINITY, 2)]);
+        assert_eq!((counted.native.sum, counted.native.count), (counted.sum, 6));
     }
 }

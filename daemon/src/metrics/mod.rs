@@ -8,6 +8,7 @@ mod engines;
 mod events;
 mod exporter;
 mod histogram;
+mod native;
 mod node;
 mod process;
 mod server;
@@ -20,7 +21,7 @@ use std::{fmt, sync::Arc};
 use gpuadmit_core::snapshot::Snapshot;
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, prometheus_text, text},
+    encoding::{DescriptorEncoder, prometheus_protobuf, prometheus_text, text},
     registry::Registry,
 };
 
@@ -35,20 +36,36 @@ enum Format {
     Classic,
     /// OpenMetrics text 1.0.
     OpenMetrics,
+    /// Prometheus' messages, each after its length: the only format with native histograms.
+    Protobuf,
 }
 
 impl Format {
-    const ALL: [Self; 2] = [Self::Classic, Self::OpenMetrics];
+    const ALL: [Self; 3] = [Self::Classic, Self::OpenMetrics, Self::Protobuf];
 
-    /// What an `Accept` header asks for. A scraper that reads both names OpenMetrics; for all others it is the classic.
+    /// The first known one of an `Accept` header, which scrapers order by their preference.
     fn wanted(accept: &str) -> Self {
-        if accept.contains("application/openmetrics-text") { Self::OpenMetrics } else { Self::Classic }
+        let known = |range: &str| {
+            let protobuf =
+                ["application/vnd.google.protobuf", "io.prometheus.client.MetricFamily", "delimited"];
+            if range.contains("application/openmetrics-text") {
+                Some(Self::OpenMetrics)
+            } else if protobuf.iter().all(|part| range.contains(part)) {
+                Some(Self::Protobuf)
+            } else {
+                range.contains("text/plain").then_some(Self::Classic)
+            }
+        };
+        accept.split(',').find_map(known).unwrap_or(Self::Classic)
     }
 
     const fn content_type(self) -> &'static str {
         match self {
             Self::Classic => prometheus_text::CONTENT_TYPE,
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Protobuf => {
+                "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
+            }
         }
     }
 }
@@ -63,13 +80,14 @@ struct Metrics {
 }
 
 impl Metrics {
-    fn page(&self, format: Format) -> Result<String, fmt::Error> {
+    fn page(&self, format: Format) -> Result<Vec<u8>, fmt::Error> {
         let view = View {
             snapshot: self.handle.snapshot(),
             handle: self.handle.clone(),
             told: Arc::clone(&self.told),
             process: self.process,
             simulated: self.simulated,
+            native: format == Format::Protobuf,
         };
         let mut registry = Registry::default();
         registry.register_collector(Box::new(view));
@@ -77,8 +95,11 @@ impl Metrics {
         match format {
             Format::Classic => prometheus_text::encode(&mut page, &registry)?,
             Format::OpenMetrics => text::encode(&mut page, &registry)?,
+            Format::Protobuf => {
+                return prometheus_protobuf::encode_to_vec(&registry).map_err(|_| fmt::Error);
+            }
         }
-        Ok(page)
+        Ok(page.into_bytes())
     }
 }
 
@@ -90,11 +111,13 @@ struct View {
     told: Arc<Told>,
     process: Process,
     simulated: bool,
+    /// Whether histograms are native ones, too.
+    native: bool,
 }
 
 impl Collector for View {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let mut sheet = Sheet::new(encoder);
+        let mut sheet = Sheet::new(encoder, self.native);
         let snapshot = &*self.snapshot;
         node::write(&mut sheet, snapshot, clock::now().since(snapshot.at), self.simulated)?;
         self.handle.timings().write(&mut sheet)?;
@@ -112,9 +135,12 @@ mod tests {
 
     #[test]
     fn a_scraper_gets_what_it_asks_for() {
-        let prometheus =
-            "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2,*/*;q=0.1";
-        assert_eq!(Format::wanted(prometheus), Format::OpenMetrics);
+        let text = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,\
+                    text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
+        assert_eq!(Format::wanted(text), Format::OpenMetrics);
+        let native = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited,\
+                      application/openmetrics-text;version=1.0.0;q=0.8";
+        assert_eq!(Format::wanted(native), Format::Protobuf);
         for other in ["", "*/*", "text/plain", "application/vnd.google.protobuf"] {
             assert_eq!(Format::wanted(other), Format::Classic, "{other}");
         }

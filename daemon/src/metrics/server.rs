@@ -116,8 +116,12 @@ impl Server {
     }
 
     async fn page(&self, format: Format) -> io::Result<Bytes> {
-        let [classic, open] = &self.0.pages;
-        let slot = if format == Format::Classic { classic } else { open };
+        let [classic, open, protobuf] = &self.0.pages;
+        let slot = match format {
+            Format::Classic => classic,
+            Format::OpenMetrics => open,
+            Format::Protobuf => protobuf,
+        };
         let mut slot = slot.lock().await;
         if let Some((made, page)) = slot.as_ref().filter(|(made, _)| made.elapsed() < PAGE_TIME) {
             tracing::trace!(age = ?made.elapsed(), "a page is given out again");

@@ -17,11 +17,15 @@ const NO_EXEMPLAR: Option<&Exemplar<NoLabelSet, f64>> = None;
 pub(super) const ALONE: [(&str, &str); 0] = [];
 
 /// The page.
-pub(super) struct Sheet<'a>(DescriptorEncoder<'a>);
+pub(super) struct Sheet<'a> {
+    encoder: DescriptorEncoder<'a>,
+    native: bool,
+}
 
 impl<'a> Sheet<'a> {
-    pub(super) const fn new(encoder: DescriptorEncoder<'a>) -> Self {
-        Self(encoder)
+    /// `native`: histograms are native ones, too.
+    pub(super) const fn new(encoder: DescriptorEncoder<'a>, native: bool) -> Self {
+        Self { encoder, native }
     }
 
     /// Values that go up and down. `None` is unknown, and has no sample.
@@ -48,9 +52,14 @@ impl<'a> Sheet<'a> {
 
     /// A distribution.
     pub(super) fn histogram(&mut self, name: &str, help: &str, counted: &Counted) -> fmt::Result {
-        let samples = [(ALONE, Some(counted))];
+        let (samples, native) = ([(ALONE, Some(counted))], self.native);
         self.family(name, help, MetricType::Histogram, samples, |encoder, counted| {
-            encoder.encode_histogram::<NoLabelSet>(counted.sum, counted.count, &counted.buckets, None)
+            let Counted { sum, count, buckets, native: finer } = counted;
+            if !native {
+                return encoder.encode_histogram::<NoLabelSet>(*sum, *count, buckets, None);
+            }
+            let (sum, count, finer) = (finer.sum, finer.count, finer.to_encode());
+            encoder.encode_histogram_with_native::<NoLabelSet>(sum, count, buckets, None, finer)
         })
     }
 
@@ -62,7 +71,7 @@ impl<'a> Sheet<'a> {
         samples: impl IntoIterator<Item = (Labels, Option<Value>)>,
         write: impl Fn(&mut MetricEncoder<'_>, &Value) -> fmt::Result,
     ) -> fmt::Result {
-        let mut encoder = self.0.encode_descriptor(name, help, None, kind)?;
+        let mut encoder = self.encoder.encode_descriptor(name, help, None, kind)?;
         let known = samples.into_iter().filter_map(|(labels, value)| Some((labels, value?)));
         for (labels, value) in known {
             write(&mut encoder.encode_family(&labels)?, &value)?;

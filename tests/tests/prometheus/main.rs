@@ -257,6 +257,11 @@ async fn each_scraper_gets_its_format_and_only_metrics() {
     assert!(open.head.contains("content-type: application/openmetrics-text"), "{}", open.head);
     assert!(open.body.contains("# TYPE gpuadmit_events counter\n"));
     assert!(open.body.ends_with("# EOF\n"));
+    let protobuf =
+        "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited";
+    let native = get(at, "/metrics", protobuf).await.unwrap();
+    assert!(native.head.contains("content-type: application/vnd.google.protobuf"), "{}", native.head);
+    assert!(native.body.contains("gpuadmit_decision_duration_seconds"));
     assert_eq!(get(at, "/", "*/*").await.unwrap().status, 200);
     assert_eq!(get(at, "/etc/passwd", "*/*").await.unwrap().status, 404);
     let post = "POST /metrics HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\nabc";

@@ -23,7 +23,8 @@ pub(crate) async fn converse(
     let _ = stream.write_all(request.as_bytes()).await;
     let mut bytes = Vec::new();
     let _ = stream.read_to_end(&mut bytes).await;
-    let text = String::from_utf8(bytes).unwrap();
+    // Of messages that are no text the head alone is read.
+    let text = String::from_utf8_lossy(&bytes);
     let (head, body) = text.split_once("\r\n\r\n")?;
     let status = head.split(' ').nth(1)?.parse().ok()?;
     Some(Answer { status, head: head.to_lowercase(), body: body.to_owned() })
