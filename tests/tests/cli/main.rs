@@ -155,6 +155,7 @@ async fn without_a_daemon_every_command_is_exit_code_2_and_one_line() {
         &["headroom", "--watch"],
         &["release-gpu", "--for", "1s"],
         &["report"],
+        &["stress"],
     ] {
         let output = finish(gpuadmit(&socket, arguments)).await;
         assert_ended(&output, 2);
@@ -176,6 +177,10 @@ async fn wrong_usage_is_exit_code_2() {
         &["release-gpu", "--for", "10"],
         &["status", "--watch=0"],
         &["report", "--hours", "49"],
+        &["stress", "--requests", "0"],
+        &["stress", "--for", "2h"],
+        // No terminal.
+        &["top"],
         &["nonsense"],
     ] {
         assert_ended(&fixture.run(arguments).await, 2);
