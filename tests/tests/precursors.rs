@@ -482,7 +482,7 @@ fn an_xid_is_told_by_its_class() {
     let mut node = start(beside(5_000.0));
     device(&mut node, 10, DeviceEvent::Xid { code: 63 });
     device(&mut node, 200, DeviceEvent::Xid { code: 79 });
-    assert_eq!(kinds(&node), ["XID_NOTICE", "XID"]);
+    assert_eq!(kinds(&node), ["XID_NOTICE", "XID", "ENGINE_SUSPECT"]);
     let last = alerts(&node).pop().unwrap();
     assert_eq!(last.message, "device GPU-0: Xid 79: the GPU has fallen off the bus");
 }
@@ -490,7 +490,8 @@ fn an_xid_is_told_by_its_class() {
 #[test]
 fn an_engine_that_freezes_with_its_driver_is_one_trouble() {
     let mut node = start(beside(5_000.0));
-    device(&mut node, 10, DeviceEvent::Xid { code: 119 });
+    // Of one process: it holds no engine by itself.
+    device(&mut node, 10, DeviceEvent::Xid { code: 31 });
     device(&mut node, 12, DeviceEvent::Hung);
     let frozen = World { ..beside(5_000.0) };
     for second in 10..40 {

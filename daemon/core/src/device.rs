@@ -76,6 +76,11 @@ impl Device {
         self.fresh(now, settings.device_stale).then_some(free)
     }
 
+    /// Whether it is a MIG instance of the GPU with this UUID.
+    pub(crate) fn is_part_of(&self, gpu: &str) -> bool {
+        self.reading.as_ref().and_then(|reading| reading.parent.as_deref()) == Some(gpu)
+    }
+
     /// A new reading: what was taken before is in it.
     pub(crate) fn read(&mut self, reading: DeviceReading) {
         self.moved.clear();

@@ -7,6 +7,9 @@
 //!  restart                ├─ sleep gauge ─▶ Asleep  ─gauge─▶ Ready
 //!     └────── Down ◀──────┴─ refused, gone            Down ─reading─▶ Ready
 //! ```
+//!
+//! An error of its device makes an engine suspect as well, and holds it: for a while steps count for nothing, and nothing
+//! is let through.
 
 use std::time::Duration;
 
@@ -51,6 +54,8 @@ pub(crate) struct Liveness {
     read_at: Option<Mono>,
     /// Since when a process that it cannot do without is dead: only a step shows otherwise.
     dead: Option<Mono>,
+    /// Until then it is held, for its device has failed.
+    held: Option<Mono>,
     /// What the scheduler says that explains a freeze; empty: nothing.
     pub(crate) evidence: String,
     /// The one request let through to a suspect engine.
@@ -86,6 +91,7 @@ impl Liveness {
             was_busy: false,
             read_at: None,
             dead: None,
+            held: None,
             evidence: String::new(),
             probe: None,
             failed_probes: 0,
@@ -102,7 +108,7 @@ impl Liveness {
         }
         if matches!(state, EngineState::Starting | EngineState::Down) {
             self.found_at = now;
-            (self.moved_at, self.read_at) = (None, None);
+            (self.moved_at, self.read_at, self.held) = (None, None, None);
         }
         if state == EngineState::Ready && matches!(self.state, EngineState::Starting | EngineState::Down) {
             self.load_time = Some(now.since(self.found_at));
@@ -129,6 +135,11 @@ impl Liveness {
         }
         // What the others still hand out for a dead EngineCore are steps of before.
         if self.dead.is_some_and(|dead| read.since(dead) < AFTERGLOW) {
+            return false;
+        }
+        // Steps of what was under way, or of another device.
+        if self.is_held(now) {
+            self.moved_at = if pulse.moved { Some(read) } else { self.moved_at };
             return false;
         }
         if pulse.asleep {
@@ -193,7 +204,7 @@ impl Liveness {
     /// A scrape was answered, but tells nothing of the engine.
     pub(crate) fn unreadable(&mut self, now: Mono, why: &str) -> bool {
         let stale = self.read_at.is_none_or(|read| now.since(read) > UNREADABLE);
-        let open = !matches!(self.state, EngineState::Draining | EngineState::Asleep);
+        let open = !matches!(self.state, EngineState::Draining | EngineState::Asleep) && !self.is_held(now);
         stale
             && open
             && self.enter(now, EngineState::Unknown, format!("alive, but metrics are unreadable: {why}"))
@@ -205,9 +216,27 @@ impl Liveness {
         self.dead = if others_answer { self.dead.or(Some(now)) } else { None };
     }
 
+    /// Its device has failed: nothing is let through for `hold`, then one request at a time until a step is seen. Returns
+    /// whether the state changed.
+    pub(crate) fn device_failed(&mut self, now: Mono, hold: Duration, why: String) -> bool {
+        if !matches!(
+            self.state,
+            EngineState::Ready | EngineState::Unknown | EngineState::Suspect | EngineState::Stalled
+        ) {
+            return false;
+        }
+        let changed = self.enter(now, EngineState::Suspect, why.clone());
+        (self.held, self.why) = (self.held.max(Some(now + hold)), why);
+        changed
+    }
+
+    fn is_held(&self, now: Mono) -> bool {
+        self.held.is_some_and(|until| now < until)
+    }
+
     /// Time passes.
     pub(crate) fn tick(&mut self, now: Mono) -> bool {
-        if matches!(self.state, EngineState::Suspect | EngineState::Stalled) {
+        if matches!(self.state, EngineState::Suspect | EngineState::Stalled) && !self.is_held(now) {
             return self.judge_probe(now);
         }
         let unread = self.read_at.is_some_and(|read| now.since(read) > UNREAD);
@@ -217,6 +246,9 @@ impl Liveness {
 
     /// Whether a request may go to the engine in its state.
     pub(crate) fn gate(&self, now: Mono) -> Gate {
+        if let Some(until) = self.held.filter(|until| now < *until && self.state != EngineState::Down) {
+            return Gate::Closed(Reason::EngineSuspect, Some(until.since(now)));
+        }
         match self.state {
             EngineState::Ready | EngineState::Unknown => Gate::Open,
             EngineState::Starting => Gate::Closed(Reason::EngineStarting, self.load_left(now)),
@@ -340,6 +372,28 @@ mod tests {
         }
         live.pulse(at(5000.0), at(5000.0), MOVED);
         assert_eq!(live.gate(at(5000.0)), Gate::Open);
+    }
+
+    #[test]
+    fn one_whose_device_failed_is_held_and_then_a_step_reopens_it() {
+        let hold = Duration::from_secs(10);
+        let mut live = frozen_at(0.3);
+        assert!(live.device_failed(at(1.0), hold, "Xid 64".into()));
+        live.pulse(at(5.0), at(5.0), MOVED);
+        assert!(!live.unreadable(at(9.0), "HTTP status 500"));
+        assert_eq!(live.gate(at(9.0)), Gate::Closed(Reason::EngineSuspect, Some(Duration::from_secs(2))));
+        assert_eq!(live.gate(at(11.0)), Gate::Probe, "no state closes for ever");
+        live.pulse(at(11.1), at(11.1), MOVED);
+        assert_eq!(live.gate(at(11.1)), Gate::Open);
+    }
+
+    #[test]
+    fn one_that_was_started_again_is_held_no_more() {
+        let mut live = frozen_at(0.3);
+        live.device_failed(at(1.0), Duration::from_secs(60), "Xid 79".into());
+        live.enter(at(2.0), EngineState::Starting, "started again");
+        live.pulse(at(20.0), at(20.0), Pulse { busy: false, ..STILL });
+        assert_eq!(live.gate(at(20.0)), Gate::Open);
     }
 
     #[test]

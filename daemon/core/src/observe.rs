@@ -236,9 +236,27 @@ impl Node {
             self.history.explain_newest(None, first);
         }
         if let DeviceEvent::Xid { code } = event {
-            for engine in self.engines.iter_mut().filter(|engine| engine.devices.contains(uuid)) {
-                engine.inquest.xid(span.not_before, *code, Arc::clone(uuid), cursor);
+            self.xid(now, span, uuid, *code, cursor);
+        }
+    }
+
+    /// The driver reported an error of a GPU, which `event` told: it may explain a death, and holds the engines that use it.
+    fn xid(&mut self, now: Mono, span: Span, uuid: &Arc<str>, code: u64, event: u64) {
+        let parts = self.devices.iter().filter(|(_, device)| device.is_part_of(uuid));
+        let parts: Vec<Arc<str>> = parts.map(|(part, _)| Arc::clone(part)).collect();
+        for index in 0..self.engines.len() {
+            let Some(engine) = self.engines.get_mut(index) else { return };
+            if !engine.devices.iter().any(|used| used == uuid || parts.contains(used)) {
+                continue;
             }
+            engine.inquest.xid(span.not_before, code, Arc::clone(uuid), event);
+            let class = xid::class(code);
+            let Some(hold) = class.hold(engine.devices.len() > 1) else { continue };
+            let why = format!("Xid {code} on its device {uuid}: {}", class.as_str());
+            if engine.live.device_failed(now, hold, why) {
+                self.tell_state(now, index);
+            }
+            self.touch(index);
         }
     }
 

@@ -1,6 +1,13 @@
 //! What Xid numbers mean for an engine (NVIDIA's "Xid Errors" catalogue).
 
+use std::time::Duration;
+
 use crate::event::EventKind;
+
+/// An engine whose processes the error ends is held for so long, for the news of it: whoever lives on then is used again.
+const UNTIL_IT_DIES: Duration = Duration::from_secs(10);
+/// And so long where the GPU itself is not to be used.
+const UNTIL_IT_IS_USED: Duration = Duration::from_mins(1);
 
 /// What an Xid error means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +80,18 @@ impl XidClass {
         match self {
             Self::Watch | Self::ActionChanged | Self::LessMemory | Self::Other => EventKind::XidNotice,
             _ => EventKind::Xid,
+        }
+    }
+
+    /// How long an engine that uses the GPU, and `several` of them where it does, takes no requests; `None`: it goes on.
+    pub(crate) const fn hold(self, several: bool) -> Option<Duration> {
+        match self {
+            Self::Drain | Self::Uncontained => Some(UNTIL_IT_DIES),
+            // A link matters to those who talk over it.
+            Self::LinkLost if several => Some(UNTIL_IT_DIES),
+            Self::RepairFailed | Self::DeviceLost | Self::Reset => Some(UNTIL_IT_IS_USED),
+            // What ends one process is told by its end; the rest ends nothing.
+            _ => None,
         }
     }
 
