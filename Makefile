@@ -95,8 +95,7 @@ eval-vllm: build
 # QEMU; minutes each. Without KVM they are emulated.
 KERNELS ?= 5.10.223 5.10.262 6.1 6.12 7.3
 test-kernels: tools
-	$(CARGO) test --locked -p gpuadmit-tests --test kernel --no-run
-	tests/kernels/run $(CARGO_TARGET_DIR) $(KERNELS)
+	CARGO=$(CARGO) tests/kernels/run $(KERNELS)
 
 # What the journal of a machine with systemd gets of deaths, a freeze and a hung driver, in a virtual machine: as root, with
 # QEMU; some six minutes without KVM.

@@ -5,6 +5,7 @@
 mod bytes;
 mod cgroup;
 mod cuda;
+mod daemon;
 mod latency;
 mod rig;
 mod rights;

@@ -17,7 +17,7 @@ use gpuadmitd::{
 };
 
 /// Longest wait for anything: a virtual machine without acceleration is slow.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) type Heard = ProcessEvent;
 
