@@ -7,6 +7,7 @@ use std::{
     path::PathBuf,
     process::{Child, Command, Stdio},
     thread,
+    time::Instant,
 };
 
 use gpuadmit_core::observation::{EngineProcess, Observation, ProcessChange, ProcessRole};
@@ -17,7 +18,7 @@ use gpuadmitd::source::{
 };
 use nix::libc;
 
-use crate::rig::{Ears, is_root, object, skipped};
+use crate::rig::{Ears, PATIENCE, is_root, object, skipped};
 
 /// All calls together.
 const CALLS: usize = 100_000;
@@ -139,10 +140,11 @@ fn ears() -> Option<Ears> {
 
 /// What is told of a process until it amounts to `account`.
 fn told(ears: &Ears, pid: u32, account: &Account) -> (Account, u64, u64) {
-    let (mut sum, mut failures, mut retried) = (Account::default(), 0, 0);
+    let (mut sum, mut failures, mut retried, start) = (Account::default(), 0, 0, Instant::now());
     while (sum.allocated, sum.freed, sum.failed, failures)
         != (account.allocated, account.freed, account.failed, account.failed)
     {
+        assert!(start.elapsed() < PATIENCE, "told {sum:?} and {failures} failures of {account:?}");
         let (_, Observation::Process(event)) = ears.next() else { continue };
         assert_eq!(event.pid, pid, "{event:?}");
         match event.what {

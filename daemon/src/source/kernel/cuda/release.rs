@@ -1,4 +1,4 @@
-//! Kernels on which probes on a function's return would end the engines themselves.
+//! Kernels on which probes on a function's return would end the engines themselves, or miss some.
 
 /// A kernel's version: the first three numbers of its release.
 pub type Version = (u32, u32, u32);
@@ -8,6 +8,9 @@ pub type Version = (u32, u32, u32);
 /// a patch release wider than those that were reported.
 const DEADLY: [(Version, Version); 3] =
     [((6, 11, 0), (6, 11, u32::MAX)), ((6, 12, 0), (6, 12, 13)), ((6, 13, 0), (6, 13, 2))];
+
+/// The newest kernel on which every call was counted, in tests. On 7.3 some returns go unseen, and bytes are wrong.
+const NEWEST_EXACT: (u32, u32) = (6, 18);
 
 /// The version in a release such as `6.12.9-amd64`; `None`: it is none.
 #[must_use]
@@ -25,6 +28,10 @@ pub fn refusal(release: &str) -> Option<String> {
     let Some(version) = parse(release) else {
         return Some(format!("the kernel's release {release:?} has no version that is understood"));
     };
+    if (version.0, version.1) > NEWEST_EXACT {
+        let (major, minor) = NEWEST_EXACT;
+        return Some(format!("on Linux {release} they miss calls; up to {major}.{minor} they do not"));
+    }
     let deadly = DEADLY.iter().any(|(first, last)| (*first..=*last).contains(&version));
     deadly.then(|| {
         format!(
@@ -56,9 +63,17 @@ mod tests {
             "6.8.0-60-generic",
             "6.12.57+deb13-amd64",
             "6.14.0",
-            "7.3.1",
+            "6.18.44",
+            "6.16.2",
         ] {
             assert_eq!(refusal(release), None, "{release}");
+        }
+    }
+
+    #[test]
+    fn kernels_that_miss_calls_are_refused() {
+        for release in ["6.19.0", "7.3.4+deb13-cloud-amd64"] {
+            assert!(refusal(release).is_some_and(|why| why.contains("miss calls")), "{release}");
         }
     }
 
