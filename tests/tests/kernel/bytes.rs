@@ -2,7 +2,11 @@
 
 use std::{hint::black_box, sync::LazyLock};
 
-use gpuadmitd::source::kernel::{btf::Btf, format, kmsg, pci, record};
+use gpuadmitd::source::kernel::{
+    btf::Btf,
+    cuda::{mapped, release, symbols},
+    format, kmsg, pci, record,
+};
 use proptest::prelude::*;
 
 /// The description of the running kernel, if it has one.
@@ -62,6 +66,24 @@ proptest! {
     fn any_bytes_may_describe_a_tracepoint(bytes in prop::collection::vec(any::<u8>(), 0..512), text in "field:[ -~]{0,40};?(\toffset:[0-9]{0,12};)?") {
         black_box(format::offset(&bytes, "pid"));
         black_box(format::offset(text.as_bytes(), "pid"));
+    }
+
+    #[test]
+    fn any_bytes_may_be_a_process_maps_or_a_release(bytes in prop::collection::vec(any::<u8>(), 0..512), text in "([0-9a-f]{1,4}-[0-9a-f]{1,4} r-xp [0-9]{1,3} fe:00 [0-9]{1,22} ?)?/?[ -~]{0,20}libcuda.so[ -~]{0,9}") {
+        black_box(mapped::parse(&bytes));
+        black_box(mapped::parse(text.as_bytes()));
+        black_box(release::refusal(&text));
+    }
+
+    #[test]
+    fn any_file_may_be_a_library(mut bytes in prop::collection::vec(any::<u8>(), 64..512), headers in 0_u8..8) {
+        // The begin of an ELF file of this machine's kind, and few headers, so that some are looked at.
+        bytes[..16].copy_from_slice(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0");
+        bytes[32..48].fill(0);
+        (bytes[32], bytes[40], bytes[56], bytes[60]) = (64, 64, headers, headers);
+        let mut file = tempfile::tempfile().unwrap();
+        std::io::Write::write_all(&mut file, &bytes).unwrap();
+        let _ = black_box(symbols::offsets(&file));
     }
 
     #[test]
