@@ -20,6 +20,8 @@ const MAX_REMARK: usize = 200;
 pub struct Notifier {
     /// Time between two signs of life: half of what is allowed.
     alive_every: Option<Duration>,
+    /// The manager knows that it is ready; until then it is told again.
+    ready: bool,
     alive_at: Option<Instant>,
     status_at: Option<Instant>,
     status: String,
@@ -47,14 +49,14 @@ impl Notifier {
     #[must_use]
     pub fn new(remark: Remark) -> Self {
         let alive_every = sd_notify::watchdog_enabled().map(|allowed| allowed / 2);
-        Self { alive_every, alive_at: None, status_at: None, status: String::new(), remark }
+        Self { alive_every, ready: false, alive_at: None, status_at: None, status: String::new(), remark }
     }
 
     /// A snapshot was published, so the node's lock is to be had.
     pub fn published(&mut self, snapshot: &Snapshot) {
         let now = Instant::now();
-        if self.alive_at.is_none() {
-            tell(&[NotifyState::Ready]);
+        if !self.ready {
+            self.ready = tell(&[NotifyState::Ready]);
         }
         let every = self.alive_every.unwrap_or(Duration::MAX);
         if self.alive_at.is_none_or(|at| now.duration_since(at) >= every) {
@@ -79,7 +81,9 @@ impl Notifier {
 /// A reload begins. systemd 253 and later want the time with it, to tell this message from those of earlier reloads.
 pub fn reloading() {
     match NotifyState::monotonic_usec_now() {
-        Ok(now) => tell(&[NotifyState::Reloading, now]),
+        Ok(now) => {
+            tell(&[NotifyState::Reloading, now]);
+        }
         Err(error) => tracing::warn!(%error, "cannot tell the service manager of the reload"),
     }
 }
@@ -94,10 +98,10 @@ pub fn stopping() {
     tell(&[NotifyState::Stopping, NotifyState::Status("stopping: answers the calls that are open")]);
 }
 
-fn tell(states: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!(%error, "cannot tell the service manager");
-    }
+/// Returns whether it was told, or nobody wants to know.
+fn tell(states: &[NotifyState<'_>]) -> bool {
+    let told = sd_notify::notify(states);
+    told.inspect_err(|error| tracing::warn!(%error, "cannot tell the service manager")).is_ok()
 }
 
 fn one_line(snapshot: &Snapshot, remark: &str) -> String {
