@@ -9,7 +9,7 @@ use crate::{
     random::Random,
     request::Request,
     time::{MILLISECOND, Nanos, SECOND, nanos},
-    trace::{Kind, Source},
+    trace::{HOSTILE, Kind, Source},
 };
 
 /// One situation.
@@ -34,6 +34,10 @@ pub(crate) struct Cell {
     pub(crate) restart: Option<Nanos>,
     /// Whether a denied request comes back once, at its Retry-After.
     pub(crate) retry: bool,
+    /// Most of the pool that each tenant's requests may come to need, for rules that know of tenants.
+    pub(crate) tenant_share: Option<f64>,
+    /// Whether the hostile tenant stays away.
+    pub(crate) spared: bool,
     /// How long requests arrive.
     pub(crate) length: Nanos,
     pub(crate) seed: u64,
@@ -48,6 +52,9 @@ const LARGEST_WINDOW: u64 = 131_072;
 
 /// Mean time after which a client leaves that does, seconds.
 const PATIENCE_S: f64 = 4.0;
+
+/// Share of the pool for each tenant, where there are shares.
+const TENANT_SHARE: f64 = 0.2;
 
 /// DESIGN's dirt.
 const DIRT: (f64, f64, f64) = (0.2, 0.5, 0.01);
@@ -65,6 +72,8 @@ impl Cell {
             leaving: 0.0,
             restart: None,
             retry: false,
+            tenant_share: None,
+            spared: false,
             length,
             seed,
         }
@@ -109,6 +118,12 @@ impl Cell {
         if self.retry {
             name += " retry";
         }
+        if let Some(share) = self.tenant_share {
+            name += &format!(" shares {}%", share * 100.0);
+        }
+        if self.spared {
+            name += " spared";
+        }
         name
     }
 
@@ -137,7 +152,9 @@ impl Cell {
         let window = self.setup().max_model_len;
         let mut random = Random::new(self.seed, 2);
         let arrivals = self.source.load(self.speed, self.length, self.seed)?;
-        let fitting = arrivals.into_iter().filter(|arrival| arrival.prompt + 1 < window);
+        let fitting = arrivals
+            .into_iter()
+            .filter(|arrival| arrival.prompt + 1 < window && !(self.spared && arrival.tenant == HOSTILE));
         Ok(fitting
             .zip(0..)
             .map(|(mut arrival, id)| {
@@ -245,6 +262,13 @@ pub(crate) fn estimation(sources: &[Source], length: Nanos) -> Vec<Cell> {
 fn storm(length: Nanos) -> Cell {
     let cell = Cell::new(synthetic(Kind::Chat), 1.5, 48_000, length, 4);
     Cell { lost: 0.2, leaving: 0.1, restart: Some(length / 2), ..cell }
+}
+
+/// What others notice of a tenant that sends all at once: with and without shares of the pool, and without it.
+pub(crate) fn tenants(length: Nanos) -> Vec<Cell> {
+    let cell = || Cell::new(synthetic(Kind::Hostile), 1.0, 96_000, length, 1);
+    let shared = Cell { tenant_share: Some(TENANT_SHARE), ..cell() };
+    vec![cell(), shared, Cell { spared: true, ..cell() }]
 }
 
 /// How often a retry at the named time is let in.

@@ -64,7 +64,7 @@ mod tests {
         for cell in quick(&[], 200 * SECOND).iter().filter(|cell| cell.clean()) {
             let rule = Candidate { family: "worst-case", value: 1.0, ttft: true };
             let requests = || cell.requests().unwrap();
-            let first = play(cell, requests(), rule.build(Duration::from_secs(1))).unwrap();
+            let first = play(cell, requests(), rule.build(Duration::from_secs(1), None)).unwrap();
             let falsely: BTreeSet<_> = falsely_denied(cell, &first.world).unwrap().into_iter().collect();
             let mut admitted = of(&first, |fate| fate.phase != Phase::Denied);
             admitted.extend(&falsely);

@@ -78,6 +78,8 @@ enum Set {
     Estimation,
     /// Denied requests come back at their Retry-After.
     Retry,
+    /// One tenant sends all at once: with and without shares of the pool.
+    Tenants,
 }
 
 const QUICK_SECONDS: f64 = 300.0;
@@ -97,6 +99,7 @@ impl Args {
             Set::Full => cells::full(&files, length),
             Set::Estimation => cells::estimation(&estimated(), length),
             Set::Retry => cells::retry(length),
+            Set::Tenants => cells::tenants(length),
         };
         cells.retain(|cell| self.only.as_ref().is_none_or(|part| cell.name().contains(part)));
         cells

@@ -8,6 +8,7 @@ use crate::{
     request::{Fate, Phase, Request},
     run::Played,
     time::seconds,
+    trace::{HOSTILE, Kind, Source},
 };
 
 /// Use below which no denial for want of room is right, share of the pool.
@@ -41,6 +42,9 @@ pub(crate) struct Measured {
     pub(crate) asked: usize,
     /// Of those that came back at their Retry-After, the ones that were then let in; `None`: none came back.
     pub(crate) retry_admitted: Option<f64>,
+    /// Where one tenant is hostile: of the others' requests, those that met their objectives, and the 99th percentile of
+    /// their time to first token, seconds.
+    pub(crate) others: Option<(f64, f64)>,
     /// Reservations still held after two readings of an idle engine at the end; `None`: the rule has none.
     pub(crate) phantoms: Option<usize>,
     /// Where the rule has an estimate.
@@ -92,10 +96,21 @@ impl Measured {
             asked: asked.len(),
             retry_admitted: (retried > 0)
                 .then(|| share(count(&|fate| fate.retried && entered(fate)), retried)),
+            others: hostile(cell).then(|| {
+                let others: Vec<_> =
+                    asked.iter().filter(|(request, _)| request.tenant != HOSTILE).copied().collect();
+                let let_in: Vec<_> = others.iter().filter(|(_, fate)| entered(fate)).copied().collect();
+                let good = others.iter().filter(|(_, fate)| fate.good()).count();
+                (share(good, others.len()), quantile(&ttfts(&let_in), 0.99))
+            }),
             phantoms: *held,
             estimation: (!looks.is_empty()).then(|| Estimation::of(looks, world.setup.blocks)),
         }
     }
+}
+
+fn hostile(cell: &Cell) -> bool {
+    matches!(cell.source, Source::Synthetic(Kind::Hostile))
 }
 
 /// Ascending, seconds; a request that never had a token counts as infinite.

@@ -36,20 +36,22 @@ pub(crate) struct Gpuadmit {
 const INSTALLED: Nanos = 120 * MILLISECOND;
 
 impl Gpuadmit {
-    pub(crate) fn new(interval: Duration) -> Self {
-        let node = Node::new(Settings::default(), 1);
+    pub(crate) fn new(interval: Duration, share: Option<f64>) -> Self {
+        let mut settings = Settings::default();
+        settings.tenant_default.pool_share = share.unwrap_or(settings.tenant_default.pool_share);
+        let node = Node::new(settings, 1);
         Self { node, tells: true, reservations: HashMap::new(), interval, own_interval: None }
     }
 
     /// At the interval that the daemon takes by itself where a filtered reading costs what vLLM 0.32 takes for it.
-    pub(crate) fn as_installed() -> Self {
+    pub(crate) fn as_installed(share: Option<f64>) -> Self {
         let interval = Duration::from_nanos(INSTALLED);
-        Self { own_interval: Some(INSTALLED), ..Self::new(interval) }
+        Self { own_interval: Some(INSTALLED), ..Self::new(interval, share) }
     }
 
     /// Behind a gateway that reports nothing but ends.
-    pub(crate) fn told_of_ends(interval: Duration) -> Self {
-        Self { tells: false, ..Self::new(interval) }
+    pub(crate) fn told_of_ends(interval: Duration, share: Option<f64>) -> Self {
+        Self { tells: false, ..Self::new(interval, share) }
     }
 
     /// Does what has become due by now.

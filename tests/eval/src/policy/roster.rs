@@ -101,14 +101,14 @@ impl Candidate {
         format!("{}{}", self.family, if self.ttft { " + TTFT" } else { "" })
     }
 
-    /// A fresh instance; `interval` is the cell's time between scrapes.
-    pub(crate) fn build(&self, interval: Duration) -> Box<dyn Policy> {
+    /// A fresh instance; `interval` is the cell's time between scrapes, `share` that of each tenant in the pool.
+    pub(crate) fn build(&self, interval: Duration, share: Option<f64>) -> Box<dyn Policy> {
         let value = self.value;
         match self.family {
             "ceiling" => Box::new(Clairvoyant),
-            "gpuadmit" => Box::new(Gpuadmit::new(interval)),
-            "gpuadmit-installed" => Box::new(Gpuadmit::as_installed()),
-            "gpuadmit-ends" => Box::new(Gpuadmit::told_of_ends(interval)),
+            "gpuadmit" => Box::new(Gpuadmit::new(interval, share)),
+            "gpuadmit-installed" => Box::new(Gpuadmit::as_installed(share)),
+            "gpuadmit-ends" => Box::new(Gpuadmit::told_of_ends(interval, share)),
             "gauge-5s" => self.wrap(Margin::new(0.15, Some(5 * SECOND))),
             "gauge-100ms" => self.wrap(Margin::new(0.15, Some(100 * MILLISECOND))),
             "token-bucket" => self.wrap(TokenBucket::new(value)),

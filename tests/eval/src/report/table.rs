@@ -45,6 +45,14 @@ fn rules(text: &mut String, outcome: &Outcome) {
         );
     }
     for measured in &outcome.measured {
+        if let Some((good, ttft)) = measured.others {
+            let rule = measured.candidate.rule();
+            let good = good * 100.0;
+            let _ = writeln!(
+                text,
+                "\n{rule}: of the other tenants' requests {good:.1} % were good; first tokens within {ttft:.2} s (p99)."
+            );
+        }
         if let Some(phantoms) = measured.phantoms {
             let rule = measured.candidate.rule();
             let _ = writeln!(

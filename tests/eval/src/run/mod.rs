@@ -132,7 +132,7 @@ pub(crate) struct Played {
 
 /// Runs `candidate` in `cell`; what became of every request goes into `folder`.
 pub(crate) fn run(cell: &Cell, candidate: &Candidate, folder: Option<&Path>) -> Result<Measured> {
-    let policy = candidate.build(Duration::from_nanos(cell.interval));
+    let policy = candidate.build(Duration::from_nanos(cell.interval), cell.tenant_share);
     let played = play(cell, cell.requests()?, policy)?;
     let falsely_denied = hindsight::falsely_denied(cell, &played.world)?;
     if let Some(folder) = folder {

@@ -12,7 +12,7 @@ use crate::{
     time::{Nanos, nanos, seconds},
 };
 
-pub(crate) use synthetic::Kind;
+pub(crate) use synthetic::{HOSTILE, Kind};
 
 /// Where a trace comes from.
 #[derive(Clone, Debug)]

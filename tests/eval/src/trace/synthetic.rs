@@ -24,6 +24,9 @@ pub(crate) enum Kind {
 /// Tenant of the hostile requests.
 pub(crate) const HOSTILE: u32 = 666;
 
+/// Ordinary tenants beside it.
+const ORDINARY: u32 = 20;
+
 /// How often the hostile tenant strikes, and first when.
 const STRIKE_EVERY: Nanos = 120 * SECOND;
 const FIRST_STRIKE: Nanos = 40 * SECOND;
@@ -58,6 +61,9 @@ impl Kind {
             Self::Turns => turns(span, &mut random),
             Self::Hostile => {
                 let mut arrivals = stream(span, 4.0, &mut random, chat);
+                for (arrival, number) in arrivals.iter_mut().zip(0..) {
+                    arrival.tenant = number % ORDINARY;
+                }
                 strikes(span, &mut random, &mut arrivals);
                 arrivals
             }
