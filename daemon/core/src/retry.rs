@@ -20,6 +20,8 @@ const WANTED: f64 = 0.8;
 const STEP: f64 = 0.1;
 /// Most that are kept.
 const KEPT: usize = 16;
+/// Most of a kind that are weighed again at once; the next ones follow with the next tick.
+const AT_ONCE: usize = 8;
 /// Bounds of the factor.
 const FACTORS: (f64, f64) = (0.5, 64.0);
 /// No caller is told to come back later: beyond it nothing can be foreseen.
@@ -102,7 +104,10 @@ impl Node {
     pub(crate) fn look_back(&mut self, now: Mono) {
         for index in 0..self.engines.len() {
             for reason in [Reason::KvFull, Reason::Ttft] {
-                while let Some(question) = self.later(index, reason).and_then(|later| later.due(now)) {
+                for _ in 0..AT_ONCE {
+                    let Some(question) = self.later(index, reason).and_then(|later| later.due(now)) else {
+                        break;
+                    };
                     self.look_back_at(now, index, reason, &question);
                 }
             }
