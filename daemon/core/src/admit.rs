@@ -177,7 +177,8 @@ impl Node {
             return self.deny(now, request, Reason::UnknownEngine, None);
         };
         self.next = self.next.saturating_add(1);
-        let block_size = engine.pools.get(weighed.rank.unwrap_or(0)).map_or(1, |pool| pool.block_size);
+        let pool = engine.pools.get(weighed.rank.unwrap_or(0));
+        let block_size = pool.map_or(1, |pool| pool.block_size);
         let total = if engine.pools.is_empty() { Blocks::ZERO } else { need.blocks(block_size) };
         let reservation = Reservation {
             admitted_at: now,
@@ -193,8 +194,8 @@ impl Node {
             footprint: weighed.footprint.clone(),
             uncached: weighed.uncached,
             passed: false,
-            foreseen: weighed.ttft,
-            asks: engine.pools.get(weighed.rank.unwrap_or(0)).map_or(0, |pool| pool.prefill.asks()),
+            foreseen: weighed.ttft.filter(|_| pool.is_some_and(|pool| pool.prefill.foresees())),
+            asks: pool.map_or(0, |pool| pool.prefill.asks()),
             prefill: engine.begin_prefill(weighed.rank, now, Work::of(need.prompt, weighed.uncached)),
             generated: Tokens::ZERO,
             generated_at: now,

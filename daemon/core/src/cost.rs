@@ -122,6 +122,11 @@ impl Cost {
         Some((per_token, per_square))
     }
 
+    /// Whether work without a gap was seen: what is known before is a bound at best.
+    pub(crate) fn learned(&self) -> bool {
+        self.tokens_tokens > 0.0
+    }
+
     fn per_token(&self) -> Option<f64> {
         (self.tokens_tokens > 0.0).then(|| self.tokens_time / self.tokens_tokens)
     }

@@ -46,6 +46,8 @@ const BUSIEST: f64 = 5.0;
 const LEAST_STRANGERS: f64 = 0.02;
 /// Output tokens after which they are taken to have been replaced, before that is known.
 pub(crate) const BYPASS_LIFE: f64 = 256.0;
+/// No step is believed to take longer.
+const LONGEST_STEP: Duration = Duration::from_millis(500);
 /// Less use than this, in blocks, is none.
 const NO_BLOCKS: f64 = 0.5;
 /// Slack for a scrape's own duration when judging whether a reading is overdue.
@@ -235,7 +237,8 @@ impl Pool {
     /// Use by traffic that the ledger does not know of, now and as it goes on. `life`: mean output length, worked out
     /// only where there is any.
     pub(crate) fn other(&self, now: Mono, life: impl FnOnce() -> f64) -> Other {
-        let (_, above) = self.width(now, &Held::default());
+        let age = self.age(now).unwrap_or_default();
+        let (_, above) = self.band.width(age, self.uncertainty(now, 0));
         let doubt = (real(above.0) / BAND_SIGMAS).powi(2);
         let none = |mean: Option<f64>| mean.is_none_or(|mean| mean < NO_BLOCKS);
         if self.bypass == 0 && self.unexplained < NO_BLOCKS && none(self.unexplained_mean.get()) {
@@ -243,7 +246,6 @@ impl Pool {
         }
         let mean = self.unexplained_mean.get().unwrap_or(self.unexplained);
         let square = self.unexplained_square.get().unwrap_or(mean * mean);
-        let age = self.age(now).unwrap_or_default();
         let (usual, came) = self.prefill.strangers(age);
         let rate = self.token_rate.get().unwrap_or(0.0);
         Other {
@@ -281,8 +283,16 @@ impl Pool {
     pub(crate) fn width(&self, now: Mono, held: &Held) -> (Blocks, Blocks) {
         let age = self.age(now).unwrap_or_default();
         let bound = self.uncertainty(now, held.unseen_sequences);
-        let (below, above) = self.band.width(age, bound);
+        // The estimate is of the step under way, which no reading has shown.
+        let (below, above) = self.band.width(age + self.step(), bound);
         if self.band.learned() { (below, above) } else { (below + held.unseen, above) }
+    }
+
+    /// How long a step takes.
+    pub(crate) fn step(&self) -> Duration {
+        let rate = self.token_rate.get().filter(|rate| *rate > 0.0);
+        let step = rate.and_then(|rate| Duration::try_from_secs_f64(1.0 / rate).ok());
+        step.unwrap_or_default().min(LONGEST_STEP)
     }
 
     /// Age of the last reading.

@@ -136,6 +136,11 @@ impl Prefill {
         self.asks = self.asks.saturating_add(1);
     }
 
+    /// Whether times foreseen now can teach how late first tokens come.
+    pub(crate) fn foresees(&self) -> bool {
+        self.cost.learned()
+    }
+
     /// How many have asked.
     pub(crate) const fn asks(&self) -> u64 {
         self.asks

@@ -17,8 +17,6 @@ use crate::{
 
 /// Prompt tokens by which a count may be off: special tokens that a caller left out.
 const PROMPT_SLACK: f64 = 8.0;
-/// No step is believed to take longer.
-const LONGEST_STEP: Duration = Duration::from_millis(500);
 /// Share of a prompt that is left until the counters tell that it has passed.
 const LEAST_LEFT: f64 = 0.1;
 /// A prompt is not believed to be computed still when that takes so many times longer than foreseen,
@@ -31,7 +29,7 @@ const MOMENT: Duration = Duration::from_secs(1);
 impl Engine {
     /// What each pool's next reading is expected to show, and the age of the one that rests on.
     pub(crate) fn expected(&self, at: Mono) -> Vec<Option<(f64, Duration)>> {
-        let held = self.held(at, Duration::ZERO);
+        let held = self.held(at, |_| Duration::ZERO);
         let pools = self.pools.iter().zip(&held);
         pools.map(|(pool, held)| pool.corrected(at, held.all).zip(pool.age(at))).collect()
     }
@@ -49,19 +47,16 @@ impl Engine {
     /// What the reservations of each pool hold in the step that is under way at `now`. The engine tells of what they held
     /// when the step before had ended, and gives them the blocks of a step when it begins.
     pub(crate) fn held_now(&self, now: Mono) -> Vec<Held> {
-        let steps = self.pools.iter().filter_map(|pool| pool.token_rate.get().filter(|rate| *rate > 0.0));
-        let slowest = steps.fold(f64::INFINITY, f64::min);
-        let step = Duration::try_from_secs_f64(1.0 / slowest).unwrap_or_default().min(LONGEST_STEP);
-        self.held(now, step)
+        self.held(now, Pool::step)
     }
 
     /// What the reservations of each pool hold `ahead` of `at`, as far as they were there by then.
-    fn held(&self, at: Mono, ahead: Duration) -> Vec<Held> {
+    fn held(&self, at: Mono, ahead: fn(&Pool) -> Duration) -> Vec<Held> {
         let mut sums = vec![Held::default(); self.pools.len()];
         for reservation in self.ledger.live.values() {
             let index = reservation.rank.unwrap_or(0);
             let (Some(pool), Some(sum)) = (self.pools.get(index), sums.get_mut(index)) else { continue };
-            let holds = reservation.held(at + ahead, pool.token_rate.get(), pool.block_size);
+            let holds = reservation.held(at + ahead(pool), pool.token_rate.get(), pool.block_size);
             sum.all += holds;
             if reservation.seen_at.is_none() {
                 sum.unseen += holds;
