@@ -18,6 +18,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
+/// Length of a prompt that comes as a text, characters.
+pub(crate) const TEXT: usize = 1_000;
+
 /// What the callers of a phase do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
@@ -25,6 +28,8 @@ pub(crate) enum Kind {
     Check,
     /// Admit and Complete as unary calls.
     Unary,
+    /// The same where the prompt is a text of [`TEXT`] characters, which is bounded and not counted.
+    Text,
     /// Admit and Complete over a stream, one per caller.
     Session,
 }
@@ -40,7 +45,8 @@ pub(crate) async fn phase(kind: Kind, callers: usize, connection: &Connection, e
         tasks.spawn(async move {
             match kind {
                 Kind::Check => check(&connection, end).await,
-                Kind::Unary => unary(&connection, end).await,
+                Kind::Unary => unary(&connection, end, &request()).await,
+                Kind::Text => unary(&connection, end, &text()).await,
                 Kind::Session => session(&connection, end).await,
             }
         });
@@ -65,12 +71,13 @@ async fn check(connection: &Connection, end: Instant) -> Result<Pair> {
     Ok((checks, Samples::default()))
 }
 
-async fn unary(connection: &Connection, end: Instant) -> Result<Pair> {
+async fn unary(connection: &Connection, end: Instant, request: &AdmitRequest) -> Result<Pair> {
     let mut client = connection.admission();
     let mut pair = Pair::default();
     while Instant::now() < end {
+        let request = request.clone();
         let start = Instant::now();
-        let response = client.admit(request()).await?.into_inner();
+        let response = client.admit(request).await?.into_inner();
         pair.0.since(start);
         let complete = completion(&response)?;
         let start = Instant::now();
@@ -124,6 +131,10 @@ fn request() -> AdmitRequest {
         max_tokens: Some(256),
         ..AdmitRequest::default()
     }
+}
+
+fn text() -> AdmitRequest {
+    AdmitRequest { prompt: Some(Prompt::Text("four five ".repeat(TEXT / 10))), ..request() }
 }
 
 fn completion(response: &AdmitResponse) -> Result<CompleteRequest> {

@@ -30,7 +30,7 @@ use server::Server;
 static ALLOCATOR: Counted = Counted;
 
 const CALLERS: [usize; 3] = [1, 8, 64];
-const KINDS: [Kind; 3] = [Kind::Check, Kind::Unary, Kind::Session];
+const KINDS: [Kind; 4] = [Kind::Check, Kind::Unary, Kind::Text, Kind::Session];
 const TURN: Duration = Duration::from_millis(250);
 const ROUNDS: usize = 12;
 const SMOKE_TURN: Duration = Duration::from_millis(30);
@@ -71,9 +71,11 @@ fn main() -> Result<()> {
     })?;
     report.paragraph(&format!(
         "Check is the empty unary call of gRPC's health service. Unary and Session make pairs of Admit and Complete; \
+         text: with the prompt as a text of {} characters; \
          calls/s, CPU and allocations are those of both. One connection; Session: one stream per caller. The server is \
          the daemon's own in a process of its own, over a node with one ready engine; its CPU time and allocations \
          include reading the engine and publishing snapshots. At most it had {} MiB of memory.",
+        calls::TEXT,
         server.peak_kib()?.div_ceil(1_024)
     ));
     report.write()?;
@@ -113,7 +115,7 @@ struct Turns {
 
 async fn rows_of(callers: usize, server: &mut Server, connection: &Connection) -> Result<Vec<Vec<String>>> {
     let (turn, rounds) = if smoke() { (SMOKE_TURN, 1) } else { (TURN, ROUNDS) };
-    let mut turns: [Turns; 3] = Default::default();
+    let mut turns: [Turns; 4] = Default::default();
     for round in 0..=rounds {
         for (kind, turns) in KINDS.into_iter().zip(&mut turns) {
             let (cpu, allocations) = (server.cpu()?, server.allocations()?);
@@ -129,11 +131,12 @@ async fn rows_of(callers: usize, server: &mut Server, connection: &Connection) -
             }
         }
     }
-    let [check, unary, session] = turns;
+    let [check, unary, text, session] = turns;
     let (check_row, base) = rows(callers, "Check", check, None);
     let unary = rows(callers, "unary", unary, Some(&base)).0;
+    let text = rows(callers, "unary, text,", text, Some(&base)).0;
     let session = rows(callers, "Session", session, Some(&base)).0;
-    Ok([check_row, unary, session].concat())
+    Ok([check_row, unary, text, session].concat())
 }
 
 /// The rows of one kind, and the sorted durations of its first call.
