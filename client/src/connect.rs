@@ -160,10 +160,13 @@ impl Connection {
     }
 }
 
-/// `message` with `deadline`, which both sides keep.
+/// Longest deadline that a call is given: more does not fit the eight digits of gRPC's header in every unit.
+const LONGEST_DEADLINE: Duration = Duration::from_secs(99_999_999);
+
+/// `message` with `deadline`, at most three years, which both sides keep.
 pub fn within<T>(deadline: Duration, message: T) -> Request<T> {
     let mut request = Request::new(message);
-    request.set_timeout(deadline);
+    request.set_timeout(deadline.min(LONGEST_DEADLINE));
     request
 }
 

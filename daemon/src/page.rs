@@ -26,7 +26,10 @@ use gpuadmit_proto::page::{
     ClassRoom, DEVICE_WORDS, DeviceFigures, ENGINE_WORDS, ENGINES, EngineFigures, MAGIC, Page, UNKNOWN,
     VERSION, pack,
 };
-use nix::unistd::{Gid, fchown};
+use nix::{
+    fcntl::posix_fallocate,
+    unistd::{Gid, fchown},
+};
 
 use self::mapping::Mapping;
 use crate::rpc::state_number;
@@ -100,7 +103,8 @@ impl Writer {
 
     fn fill(file: &File, readers: Readers, epoch: u32, beat: Duration) -> io::Result<Mapping> {
         let size = u64::try_from(size_of::<Page>()).map_err(io::Error::other)?;
-        file.set_len(size)?;
+        // Not a length alone: a page that cannot be had when it is written to ends the program.
+        posix_fallocate(file, 0, i64::try_from(size).map_err(io::Error::other)?)?;
         let mapping = Mapping::writable(file)?;
         let header = &mapping.page().header;
         header.version.store(VERSION, Relaxed);

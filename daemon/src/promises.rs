@@ -8,7 +8,7 @@ mod mapping;
 mod slot;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, File, OpenOptions},
     io,
     os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
@@ -21,13 +21,13 @@ use gpuadmit_core::{
     promise::Promise,
     request::ReservationId,
 };
-use nix::unistd::geteuid;
+use nix::{fcntl::posix_fallocate, unistd::geteuid};
 
 use self::{
     mapping::Mapping,
     slot::{SLOT_WORDS, promise, words},
 };
-use crate::state::boot_id;
+use crate::{clock, state::boot_id};
 
 /// Says what the file is, with the version of its form: `gpuadPR1`, little endian.
 const MAGIC: u64 = u64::from_le_bytes(*b"gpuadPR1");
@@ -59,13 +59,17 @@ pub struct Left {
 /// It cannot be read.
 pub fn read(path: &Path) -> io::Result<Left> {
     let mut options = OpenOptions::new();
-    let file = match options.read(true).custom_flags(libc::O_NOFOLLOW).open(path) {
+    let file = match options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Left::default()),
         Err(error) => return Err(error),
     };
-    if file.metadata()?.uid() != geteuid().as_raw() {
+    let metadata = file.metadata()?;
+    if metadata.uid() != geteuid().as_raw() {
         return Err(io::Error::other("it belongs to another user"));
+    }
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is no file"));
     }
     let mut file = io::BufReader::new(file);
     let mut header = [0; HEADER_WORDS];
@@ -77,12 +81,13 @@ pub fn read(path: &Path) -> io::Result<Left> {
         return Ok(Left::default());
     }
     let mut left = Left { epoch: u32::try_from(epoch).ok(), promises: Vec::new() };
-    let mut slot = [0; SLOT_WORDS];
+    let (mut slot, mut seen, now) = ([0; SLOT_WORDS], BTreeSet::new(), clock::now());
     for _ in 0..usize::try_from(slots).unwrap_or(MAX_SLOTS).min(MAX_SLOTS) {
         if !next(&mut file, &mut slot)? {
             break;
         }
-        left.promises.extend(promise(&slot));
+        let one = promise(&slot).filter(|one| one.admitted_at <= now && seen.insert(one.id));
+        left.promises.extend(one);
     }
     Ok(left)
 }
@@ -145,7 +150,9 @@ impl Writer {
 
     fn fill(file: &File, path: PathBuf, slots: usize, epoch: u32) -> io::Result<Self> {
         let words = HEADER_WORDS + slots * SLOT_WORDS;
-        file.set_len(u64::try_from(words * size_of::<u64>()).map_err(io::Error::other)?)?;
+        // Not a length alone: a page that cannot be had when it is written to ends the program.
+        let bytes = i64::try_from(words * size_of::<u64>()).map_err(io::Error::other)?;
+        posix_fallocate(file, 0, bytes)?;
         let mapping = Mapping::writable(file, words)?;
         let counted = u64::try_from(slots).unwrap_or(u64::MAX);
         let header = [MAGIC, this_boot(), epoch.into(), counted];
@@ -218,6 +225,25 @@ mod tests {
         let mut ids: Vec<u64> = read(path).unwrap().promises.iter().map(|one| one.id.0).collect();
         ids.sort_unstable();
         ids
+    }
+
+    #[test]
+    fn what_is_there_twice_or_from_the_future_is_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s.promises");
+        let mut writer = Writer::create(&path, 3, 9, &[some(1)]).unwrap();
+        writer.used.clear();
+        writer.give(&some(1));
+        writer.give(&Promise { admitted_at: gpuadmit_core::units::Mono(u64::MAX), ..some(2) });
+        assert_eq!(ids(&path), [1]);
+    }
+
+    #[test]
+    fn a_pipe_in_its_place_is_refused_and_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s.promises");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(read(&path).is_err());
     }
 
     #[test]

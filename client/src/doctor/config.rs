@@ -144,7 +144,9 @@ fn verdict(case: &Case) -> Finding {
             Finding::error(
                 CHECK,
                 text,
-                format!("install -D -m 0644 /dev/null {path} (an empty one means the defaults)"),
+                format!(
+                    "test -e {path} || install -D -m 0644 /dev/null {path} (an empty one means the defaults)"
+                ),
             )
         }
         Checked::Absent => Finding::ok(CHECK, format!("no {path}: the defaults hold")),

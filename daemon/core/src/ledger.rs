@@ -198,7 +198,10 @@ impl Ledger {
 
     pub(crate) fn insert(&mut self, id: ReservationId, reservation: Reservation) {
         self.account(&reservation, true);
-        self.live.insert(id, reservation);
+        // The sums are those of what is held, whatever was inserted before.
+        if let Some(replaced) = self.live.insert(id, reservation) {
+            self.account(&replaced, false);
+        }
     }
 
     /// Takes a reservation out that the next reading will not show.

@@ -10,8 +10,9 @@ mod shares;
 mod tokens;
 
 use std::{
-    fs::File,
+    fs::OpenOptions,
     io::{self, Read as _},
+    os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -463,10 +464,14 @@ fn read(path: &Path) -> Result<String, ConfigError> {
     text.ok_or_else(|| ConfigError::TooLarge { path: path.to_owned() })
 }
 
-/// The text of a file; `None` when it is longer than `most` bytes.
+/// The text of a file; `None` when it is longer than `most` bytes. A pipe is refused: whoever reads it may wait for ever.
 pub(crate) fn read_bounded(path: &Path, most: u64) -> io::Result<Option<String>> {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    if file.metadata()?.file_type().is_fifo() {
+        return Err(io::Error::other("it is a pipe and no file"));
+    }
     let mut bytes = Vec::new();
-    File::open(path)?.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
     if u64::try_from(bytes.len()).is_ok_and(|length| length <= most) {
         let text = String::from_utf8(bytes).map_err(|_| io::Error::other("it is not UTF-8 text"))?;
         return Ok(Some(text));
@@ -477,6 +482,16 @@ pub(crate) fn read_bounded(path: &Path, most: u64) -> io::Result<Option<String>>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pipe_is_refused_and_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("c.toml");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let error = Config::load(&path).unwrap_err();
+        assert!(matches!(error, ConfigError::Read { .. }), "{error}");
+        assert_eq!(Config::load(Path::new("/dev/null")).unwrap(), Config::default());
+    }
 
     const SHIPPED: &str = include_str!("../../../systemd/gpuadmit.toml");
     /// Keys whose default is to be absent, with an example in the shipped file.

@@ -3,7 +3,7 @@
 use gpuadmit_core::{
     book::ClassKey,
     promise::{Promise, RequestName},
-    request::{MAX_NAME_BYTES, ReservationId},
+    request::{MAX_NAME_BYTES, MAX_SEQUENCES, ReservationId},
     units::{Mono, Tokens},
 };
 
@@ -13,6 +13,8 @@ const NAME_WORDS: usize = MAX_NAME_BYTES / 8;
 const NUMBERS: usize = 12;
 /// Words of a slot. The first is the reservation's id, 0 in a free one.
 pub(super) const SLOT_WORDS: usize = NUMBERS + 3 * NAME_WORDS;
+/// Most tokens of one request: what is more was never promised.
+const MOST_TOKENS: u64 = 1 << 39;
 /// A number that is absent.
 const NONE: u64 = u64::MAX;
 
@@ -59,7 +61,10 @@ pub(super) fn promise(words: &[u64; SLOT_WORDS]) -> Option<Promise> {
     let (engine, tenant, request) = (name()?, name()?, name()?);
     let request =
         u32::try_from(uid).ok().map(|peer_uid| RequestName { peer_uid, id: request.into(), content });
-    (id != 0).then_some(Promise {
+    let sizes = [prompt, uncached, output, most, if granted == NONE { 0 } else { granted }];
+    let possible =
+        (1..=MAX_SEQUENCES.into()).contains(&n) && sizes.iter().all(|tokens| *tokens <= MOST_TOKENS);
+    (id != 0 && possible).then_some(Promise {
         id: ReservationId(id),
         engine: engine.into(),
         admitted_at: Mono(at),
@@ -112,6 +117,19 @@ pub(super) mod tests {
         let plain = Promise { request: None, granted: Some(Tokens(20)), tenant: "".into(), ..some(8) };
         for one in [some(7), plain] {
             assert_eq!(promise(&words(&one).unwrap()), Some(one));
+        }
+    }
+
+    #[test]
+    fn what_no_request_can_ask_for_was_never_promised() {
+        for one in [
+            Promise { n: 0, ..some(1) },
+            Promise { n: 129, ..some(1) },
+            Promise { prompt: Tokens(u64::MAX), ..some(1) },
+            Promise { most: Tokens(1 << 40), ..some(1) },
+            Promise { granted: Some(Tokens(u64::MAX - 1)), ..some(1) },
+        ] {
+            assert_eq!(promise(&words(&one).unwrap()), None, "{one:?}");
         }
     }
 
