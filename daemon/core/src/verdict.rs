@@ -20,6 +20,9 @@ use crate::{
 /// After a death is certain, other facts about it are waited for so long: a memory-cgroup OOM kill is a signal, a mark
 /// and an exit within milliseconds of each other.
 pub const VERDICT_WINDOW: Duration = Duration::from_millis(250);
+/// Where an engine was only found to be gone, the kernel's word on how is waited for so long: on a machine without a free
+/// core a refused connection may be noticed before it. Admission is closed meanwhile.
+pub const UNSEEN_WINDOW: Duration = Duration::from_secs(2);
 /// A process that was sent a fatal signal which it may handle, and has not ended by then, may have survived it.
 pub const SURVIVAL_BOUND: Duration = Duration::from_secs(2);
 /// SIGKILL cannot be handled, but a process with much memory takes long to end.
@@ -336,7 +339,8 @@ impl Inquest {
     /// When something is due: the end of the window.
     pub(crate) fn due(&self) -> Option<Mono> {
         let case = self.case.filter(|case| !case.told)?;
-        Some(case.confirmed? + VERDICT_WINDOW)
+        let seen = self.fatal.is_some() || self.exited.is_some() || self.marked.is_some();
+        Some(case.confirmed? + if seen { VERDICT_WINDOW } else { UNSEEN_WINDOW })
     }
 
     /// The verdict, once, when its window is over or `at_once`.

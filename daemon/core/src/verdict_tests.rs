@@ -180,3 +180,15 @@ fn without_the_kernels_word_the_finders_evidence_is_told() {
     inquest.gone(at(1.0), "nothing listens at its address".into());
     assert_eq!(verdict_of(&mut inquest), (Cause::Unseen, "nothing listens at its address".into()));
 }
+
+#[test]
+fn an_end_that_was_only_noticed_waits_longer_for_the_kernels_word_than_one_that_was_seen() {
+    let mut late = Inquest::default();
+    late.gone(at(1.0), "connection refused".into());
+    assert_eq!(late.verdict(at(2.9), false), None);
+    late.exited(at(0.9), CORE, Some(1), None);
+    assert_eq!(late.verdict(at(3.0), false).map(|verdict| verdict.cause), Some(Cause::Exit));
+    let mut never = Inquest::default();
+    never.gone(at(1.0), "connection refused".into());
+    assert_eq!(never.verdict(at(3.1), false).map(|verdict| verdict.cause), Some(Cause::Unseen));
+}
