@@ -8,7 +8,11 @@ use std::{
 };
 
 use gpuadmit_sim::Scenario;
-use tokio::{sync::watch, task::JoinSet, time::timeout};
+use tokio::{
+    sync::watch,
+    task::{JoinError, JoinSet},
+    time::timeout,
+};
 
 use crate::{
     config::{Config, ConfigError},
@@ -20,6 +24,7 @@ use crate::{
     reload::Reloader,
     rpc::{self, Allowed, Parts, Services},
     sources::{self, Sources, SourcesError},
+    threads::Threads,
     tokens::Tokens,
 };
 
@@ -40,6 +45,9 @@ pub enum DaemonError {
     /// The system does not let it wait for connections.
     #[error("cannot accept connections: {0}")]
     Accept(#[from] io::Error),
+    /// The system gives it no threads.
+    #[error("cannot start threads: {0}")]
+    Threads(io::Error),
     /// A source cannot start.
     #[error(transparent)]
     Sources(#[from] SourcesError),
@@ -58,6 +66,7 @@ pub enum DaemonError {
 pub struct Daemon {
     config: Config,
     incoming: Incoming,
+    threads: Threads,
     handle: Handle,
     services: Arc<Services>,
     stopping: watch::Sender<bool>,
@@ -75,7 +84,8 @@ impl Daemon {
         let bound = Bound::new(&config.socket)?;
         let readers = Readers::of(bound.file_gid(), bound.file_mode());
         let allowed = Allowed::new(&config.socket, bound.file_gid());
-        let incoming = Incoming::new(bound, allowed, &config.limits)?;
+        let threads = Threads::start(&config.limits).map_err(DaemonError::Threads)?;
+        let incoming = threads.within(|| Incoming::new(bound, allowed, &config.limits))?;
         let simulated = simulation.is_some();
         let left = outputs::left(&config, simulated);
         let epoch = epoch(left.as_ref().and_then(|left| left.epoch));
@@ -93,7 +103,7 @@ impl Daemon {
             stopping: stopping.subscribe(),
         })?);
         let remark = Remark::default();
-        Ok(Self { config, incoming, handle, services, stopping, outputs, sources, remark })
+        Ok(Self { config, threads, incoming, handle, services, stopping, outputs, sources, remark })
     }
 
     /// The node.
@@ -113,7 +123,8 @@ impl Daemon {
     /// # Errors
     /// [`DaemonError`].
     pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), DaemonError> {
-        let Self { config, incoming, handle, services, stopping, mut outputs, sources, remark } = self;
+        let Self { config, incoming, threads, handle, services, stopping, mut outputs, sources, remark } =
+            self;
         let mut tasks = JoinSet::new();
         tasks.spawn(handle.clone().run_timeouts());
         tokio::pin!(stop);
@@ -130,11 +141,13 @@ impl Daemon {
         tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %config.socket.path.display(), "serving");
         let mut notifier = Notifier::new(remark);
         tasks.spawn(handle.publish(config.snapshot_interval(), move |snapshot| notifier.published(snapshot)));
-        let serving = rpc::serve(incoming, Arc::clone(&services), &config.limits, stopping.subscribe());
+        let serving =
+            rpc::serve(incoming, Arc::clone(&services), config.limits.clone(), stopping.subscribe());
+        let serving = threads.run(serving);
         tokio::pin!(serving);
         tokio::select! {
             () = &mut stop => {}
-            served = &mut serving => return Ok(served?),
+            served = &mut serving => return ended(served),
             _ = tasks.join_next() => return Err(DaemonError::Task),
             () = outputs.run() => return Err(DaemonError::Task),
         }
@@ -145,8 +158,13 @@ impl Daemon {
         let served = timeout(ANSWER_GRACE, serving).await;
         end(outputs, &sources).await;
         // A caller that did not hang up in time is left.
-        served.map_or(Ok(()), |served| Ok(served?))
+        served.map_or(Ok(()), ended)
     }
+}
+
+/// How the server ended.
+fn ended(served: Result<Result<(), tonic::transport::Error>, JoinError>) -> Result<(), DaemonError> {
+    Ok(served.map_err(|_| DaemonError::Task)??)
 }
 
 /// Keeps what outlives the daemon and closes the driver, within their time.

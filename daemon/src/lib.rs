@@ -19,4 +19,5 @@ pub mod simulate;
 pub mod source;
 pub mod sources;
 pub mod state;
+mod threads;
 pub mod tokens;

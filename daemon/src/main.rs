@@ -1,6 +1,6 @@
 //! `gpuadmitd`: reads the command line and the configuration, then runs the daemon until it is told to stop.
 
-use std::{path::PathBuf, process::ExitCode, thread::available_parallelism, time::Duration};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
 use clap::Parser as _;
@@ -14,12 +14,14 @@ use gpuadmitd::{
     source::nvml::child::{ChildOptions, child_main},
 };
 use tokio::{
-    runtime::{Builder, Runtime},
+    runtime::Builder,
     signal::unix::{Signal, SignalKind, signal},
 };
 
 /// Exit status for a command line or configuration that is not allowed.
 const REFUSED: u8 = 2;
+/// Threads for sources and outputs; those that answer calls are the server's own.
+const SOURCE_THREADS: usize = 2;
 /// Time for tasks that block to end; those that do not are left behind.
 const TASK_GRACE: Duration = Duration::from_millis(200);
 
@@ -93,8 +95,8 @@ fn scenario(asked: Option<Option<PathBuf>>) -> Result<Option<Scenario>, Scenario
 }
 
 fn run(args: &Args, config: Config, simulation: Option<Scenario>, log: Log) -> anyhow::Result<()> {
-    let cores = available_parallelism().map_or(1, usize::from);
-    let runtime = runtime(config.limits.worker_threads(cores)).context("cannot start threads")?;
+    let runtime = Builder::new_multi_thread().worker_threads(SOURCE_THREADS).enable_all().build();
+    let runtime = runtime.context("cannot start threads")?;
     let ended = runtime.block_on(async {
         let (terminate, interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let mut hangup = signal(SignalKind::hangup())?;
@@ -114,10 +116,6 @@ fn run(args: &Args, config: Config, simulation: Option<Scenario>, log: Log) -> a
     });
     runtime.shutdown_timeout(TASK_GRACE);
     ended
-}
-
-fn runtime(workers: usize) -> std::io::Result<Runtime> {
-    Builder::new_multi_thread().worker_threads(workers).enable_all().build()
 }
 
 async fn either(mut one: Signal, mut other: Signal) {

