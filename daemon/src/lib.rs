@@ -13,6 +13,7 @@ mod outputs;
 pub mod page;
 pub mod promises;
 pub mod records;
+mod regular;
 pub mod reload;
 pub mod rpc;
 pub mod simulate;

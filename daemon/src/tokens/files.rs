@@ -1,13 +1,14 @@
 //! Where a model's tokenizer lies: beside the model, or in the Hugging Face cache that its engine uses.
 
 use std::{
-    fs::{self, File},
     io::Read as _,
     path::{Component, Path, PathBuf},
 };
 
 use gpuadmit_core::observation::ModelSource;
 use serde_json::{Map, Value as Json};
+
+use crate::regular;
 
 /// Largest tokenizer.json read: those of a vocabulary of 262,144 have 33 MB.
 const MAX_TOKENIZER_BYTES: u64 = 64 << 20;
@@ -126,12 +127,8 @@ fn in_cache(cache: &Path, source: &ModelSource) -> Option<PathBuf> {
 /// At most `most` bytes of a regular file; a longer one is refused.
 fn bytes(path: &Path, most: u64) -> Result<Vec<u8>, Missing> {
     let unusable = |why: String| Missing::Unusable { path: path.to_owned(), why };
-    let is_file = fs::metadata(path).map_err(|error| unusable(error.to_string()))?.is_file();
-    if !is_file {
-        return Err(unusable("it is no regular file".into()));
-    }
     let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(most.saturating_add(1)).read_to_end(&mut bytes));
+    let read = regular::open(path).and_then(|file| file.take(most.saturating_add(1)).read_to_end(&mut bytes));
     read.map_err(|error| unusable(error.to_string()))?;
     if u64::try_from(bytes.len()).is_ok_and(|length| length <= most) {
         return Ok(bytes);
@@ -141,7 +138,7 @@ fn bytes(path: &Path, most: u64) -> Result<Vec<u8>, Missing> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::{fs, sync::Arc};
 
     use super::*;
 

@@ -15,7 +15,6 @@ pub(super) use self::multi::Maps;
 
 use std::{
     collections::BTreeMap,
-    fs::File,
     io,
     os::{fd::AsRawFd, unix::fs::MetadataExt},
     path::Path,
@@ -29,6 +28,7 @@ use self::{
     attach::{Attached, Attacher},
     mapped::Mapped,
 };
+use crate::regular;
 
 /// Most files probed at once.
 const MAX_FILES: usize = 16;
@@ -117,7 +117,8 @@ impl Probes {
     /// Probes the libcuda that a process has mapped; `None`: it has none.
     fn look_at(&mut self, pid: u32, ebpf: &mut Ebpf) -> io::Result<Option<Inode>> {
         let Some(Mapped { path, .. }) = mapped::of(pid)? else { return Ok(None) };
-        let file = File::open(Path::new(&format!("/proc/{pid}/root")).join(path.trim_start_matches('/')))?;
+        let file =
+            regular::open(&Path::new(&format!("/proc/{pid}/root")).join(path.trim_start_matches('/')))?;
         let metadata = file.metadata()?;
         let inode = (metadata.dev(), metadata.ino());
         if !self.libraries.contains_key(&inode) && self.libraries.len() < MAX_FILES {
