@@ -20,12 +20,18 @@ fn bad_admits() -> Vec<(AdmitRequest, &'static str)> {
     let good = || admit(1, 1);
     let with = |prompt| AdmitRequest { prompt: Some(prompt), ..good() };
     vec![
-        (AdmitRequest { model: String::new(), ..good() }, "model: 0 bytes is not allowed; 1 to 256 bytes"),
+        (
+            AdmitRequest { model: String::new(), ..good() },
+            "model: 0 bytes is not allowed; 1 to 256 bytes without control characters",
+        ),
         (
             AdmitRequest { model: "x".repeat(257), ..good() },
-            "model: 257 bytes is not allowed; 1 to 256 bytes",
+            "model: 257 bytes is not allowed; 1 to 256 bytes without control characters",
         ),
-        (AdmitRequest { engine: long(129), ..good() }, "engine: 129 bytes is not allowed; at most 128 bytes"),
+        (
+            AdmitRequest { engine: long(129), ..good() },
+            "engine: 129 bytes is not allowed; at most 128 bytes without control characters",
+        ),
         (
             AdmitRequest { prompt: None, ..good() },
             "prompt: absent is not allowed; one of prompt_tokens, openai_body, text, prompt_bytes",
@@ -44,10 +50,21 @@ fn bad_admits() -> Vec<(AdmitRequest, &'static str)> {
         (AdmitRequest { n: Some(u32::MAX), ..good() }, "n: 4294967295 is not allowed; 1 to 128"),
         (AdmitRequest { priority_class: 4, ..good() }, "priority_class: 4 is not allowed; 0 to 3"),
         (AdmitRequest { priority_class: -1, ..good() }, "priority_class: -1 is not allowed; 0 to 3"),
-        (AdmitRequest { tenant: long(129), ..good() }, "tenant: 129 bytes is not allowed; at most 128 bytes"),
+        (
+            AdmitRequest { tenant: long(129), ..good() },
+            "tenant: 129 bytes is not allowed; at most 128 bytes without control characters",
+        ),
+        (
+            AdmitRequest { tenant: Some("a\u{1b}[2J".into()), ..good() },
+            "tenant: a control character is not allowed; at most 128 bytes without control characters",
+        ),
+        (
+            AdmitRequest { model: "m\n".into(), ..good() },
+            "model: a control character is not allowed; 1 to 256 bytes without control characters",
+        ),
         (
             AdmitRequest { session_key: long(1000), ..good() },
-            "session_key: 1000 bytes is not allowed; at most 128 bytes",
+            "session_key: 1000 bytes is not allowed; at most 128 bytes without control characters",
         ),
         (
             AdmitRequest { ttft_objective_ms: Some(0), ..good() },
@@ -60,7 +77,7 @@ fn bad_admits() -> Vec<(AdmitRequest, &'static str)> {
         (AdmitRequest { wait_ms: 600_001, ..good() }, "wait_ms: 600001 is not allowed; 0 to 600000"),
         (
             AdmitRequest { request_id: long(129), ..good() },
-            "request_id: 129 bytes is not allowed; at most 128 bytes",
+            "request_id: 129 bytes is not allowed; at most 128 bytes without control characters",
         ),
     ]
 }

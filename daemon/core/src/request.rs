@@ -367,7 +367,7 @@ impl Request<'_> {
     /// # Errors
     /// [`RequestError::OutOfRange`] for the first field that is out of it.
     pub fn check(&self) -> Result<(), RequestError> {
-        name("model", self.model, 1, MAX_MODEL_BYTES, "1 to 256 bytes")?;
+        name("model", self.model, 1, MAX_MODEL_BYTES, "1 to 256 bytes without control characters")?;
         let names = [
             ("engine", self.engine),
             ("tenant", Some(self.tenant)),
@@ -375,7 +375,13 @@ impl Request<'_> {
             ("request_id", self.request_id),
         ];
         for (field, value) in names {
-            name(field, value.unwrap_or(""), 0, MAX_NAME_BYTES, "at most 128 bytes")?;
+            name(
+                field,
+                value.unwrap_or(""),
+                0,
+                MAX_NAME_BYTES,
+                "at most 128 bytes without control characters",
+            )?;
         }
         let (field, count) = match self.prompt {
             Prompt::Tokens(tokens) => ("prompt_tokens", tokens.0),
@@ -397,10 +403,13 @@ fn name(
     most: usize,
     allowed: &'static str,
 ) -> Result<(), RequestError> {
-    if (least..=most).contains(&value.len()) {
-        return Ok(());
-    }
-    Err(RequestError::OutOfRange { field, value: format!("{} bytes", value.len()), allowed })
+    let value = match value.len() {
+        length if !(least..=most).contains(&length) => format!("{length} bytes"),
+        // Names are told on terminals, in logs and as labels.
+        _ if value.chars().any(char::is_control) => "a control character".into(),
+        _ => return Ok(()),
+    };
+    Err(RequestError::OutOfRange { field, value, allowed })
 }
 
 fn within(
