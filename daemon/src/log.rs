@@ -11,6 +11,7 @@ use std::{
     io::{self, IsTerminal as _},
     os::fd::AsFd as _,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use gpuadmit_core::{
@@ -26,14 +27,13 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-use self::{
-    journal::Journal,
-    limit::{Limit, WINDOW},
-};
+use self::{journal::Journal, limit::Limit};
 use crate::{config, handle::Handle};
 
 /// Events taken from the node at once.
 const BATCH: usize = 64;
+/// Time between two looks whether something was left out.
+const LEFT_OUT_TOLD: Duration = Duration::from_secs(1);
 /// Target of events, for `log.level`.
 const EVENTS: &str = "gpuadmitd::event";
 
@@ -86,7 +86,7 @@ impl Log {
     pub async fn tell(mut self, handle: Handle) {
         let mut newest = handle.newest_event();
         let mut cursor = 0;
-        let mut ticks = interval(WINDOW);
+        let mut ticks = interval(LEFT_OUT_TOLD);
         loop {
             newest.mark_unchanged();
             let (events, missed) = handle.events_after(cursor, BATCH);

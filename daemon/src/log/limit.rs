@@ -16,6 +16,8 @@ struct Window {
     since: Instant,
     written: u32,
     left_out: u64,
+    /// Of those left out, how many were told.
+    told: u64,
 }
 
 /// Counts what is written, by kind.
@@ -39,7 +41,8 @@ impl<K: Copy + Eq + Hash> Limit<K> {
             self.strangers = self.strangers.saturating_add(1);
             return false;
         }
-        let window = self.windows.entry(kind).or_insert(Window { since: now, written: 0, left_out: 0 });
+        let window =
+            self.windows.entry(kind).or_insert(Window { since: now, written: 0, left_out: 0, told: 0 });
         if now.duration_since(window.since) >= WINDOW {
             (window.since, window.written) = (now, 0);
         }
@@ -52,13 +55,15 @@ impl<K: Copy + Eq + Hash> Limit<K> {
         allowed
     }
 
-    /// What was left out since this was last asked, by kind (`None`: all the rest), where its time is over.
+    /// What was left out and not yet told, by kind (`None`: all the rest): when that begins, and when its time is over.
     pub(super) fn left_out(&mut self, now: Instant) -> Vec<(Option<K>, u64)> {
         let mut told = Vec::new();
         self.windows.retain(|kind, window| {
             let over = now.duration_since(window.since) >= WINDOW;
-            if over && window.left_out > 0 {
-                told.push((Some(*kind), window.left_out));
+            let new = window.left_out.saturating_sub(window.told);
+            if new > 0 && (over || window.told == 0) {
+                told.push((Some(*kind), new));
+                window.told = window.left_out;
             }
             !over
         });
@@ -78,8 +83,10 @@ mod tests {
         let written = (0..1000).filter(|_| limit.allows('a', start)).count();
         assert_eq!(written, 128);
         assert!(limit.allows('b', start));
-        assert_eq!(limit.left_out(start + WINDOW / 2), [], "not over yet");
-        assert_eq!(limit.left_out(start + WINDOW), [(Some('a'), 872)]);
+        assert_eq!(limit.left_out(start + WINDOW / 3), [(Some('a'), 872)], "that it begins is told at once");
+        assert_eq!((0..10).filter(|_| limit.allows('a', start + WINDOW / 2)).count(), 0);
+        assert_eq!(limit.left_out(start + WINDOW / 2), [], "the rest is told at the end");
+        assert_eq!(limit.left_out(start + WINDOW), [(Some('a'), 10)]);
         assert_eq!(limit.left_out(start + WINDOW), []);
         assert!(limit.allows('a', start + WINDOW));
     }
