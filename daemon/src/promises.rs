@@ -116,6 +116,8 @@ fn this_boot() -> u64 {
 pub struct Writer {
     mapping: Mapping,
     path: PathBuf,
+    /// Device and inode of the file, which another run may have replaced by its own.
+    inode: (u64, u64),
     slots: usize,
     /// Slots in use.
     used: BTreeMap<ReservationId, usize>,
@@ -157,8 +159,9 @@ impl Writer {
         let counted = u64::try_from(slots).unwrap_or(u64::MAX);
         let header = [MAGIC, this_boot(), epoch.into(), counted];
         mapping.words().iter().zip(header).for_each(|(word, value)| word.store(value.to_le(), Relaxed));
+        let inode = file.metadata().map(|file| (file.dev(), file.ino()))?;
         let (used, free, fresh, swept) = (BTreeMap::new(), Vec::new(), 0, None);
-        Ok(Self { mapping, path, slots, used, free, fresh, swept })
+        Ok(Self { mapping, path, inode, slots, used, free, fresh, swept })
     }
 
     /// Whether a promise is in it.
@@ -210,7 +213,8 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        if self.used.is_empty() {
+        let ours = fs::metadata(&self.path).is_ok_and(|file| (file.dev(), file.ino()) == self.inode);
+        if self.used.is_empty() && ours {
             // At the end nobody is left to tell; a table that stays is an empty one.
             let _ = fs::remove_file(&self.path);
         }
@@ -262,6 +266,16 @@ mod tests {
         let left = read(&path).unwrap();
         assert_eq!((left.epoch, left.promises.len()), (Some(9), 3));
         assert!(left.promises.contains(&some(5)));
+    }
+
+    #[test]
+    fn a_table_that_another_run_put_in_its_place_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s.promises");
+        let old = Writer::create(&path, 3, 9, &[]).unwrap();
+        let _new = Writer::create(&path, 3, 10, &[some(1)]).unwrap();
+        drop(old);
+        assert_eq!(ids(&path), [1]);
     }
 
     #[test]
