@@ -4,14 +4,14 @@
 //! Two tasks belong to a handle: [`Handle::run_timeouts`] does what falls due, [`Handle::publish`] builds snapshots at
 //! a bounded rate. Everything else is a direct call: checking and reserving is one atomic step without a scheduler hop.
 
+mod locked;
+mod waiting;
+
 use std::{
-    collections::BTreeMap,
-    pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    task::{Context, Poll},
     time::Duration,
 };
 
@@ -39,6 +39,8 @@ use tokio::{
     time::{MissedTickBehavior, interval, sleep},
 };
 
+use self::locked::Locked;
+pub use self::waiting::{Asked, Waiting};
 use crate::{clock, config::Config, metrics::Timings, page, promises, records::Journal, source::Observe};
 
 /// Shortest sleep until something falls due: a node that is for ever due does not spin.
@@ -63,81 +65,6 @@ struct Shared {
     timings: Timings,
 }
 
-#[derive(Debug)]
-struct Locked {
-    node: Node,
-    /// What [`Handle::run_timeouts`] sleeps for; `None`: for nothing.
-    armed: Option<Mono>,
-    page: Option<page::Writer>,
-    journal: Option<Journal>,
-    promises: Option<promises::Writer>,
-    /// Where those who wait for room are answered; as many as the node lets wait.
-    waiting: BTreeMap<Ticket, oneshot::Sender<Decision>>,
-}
-
-impl Locked {
-    /// Answers of the node to those who waited, to be sent without the lock.
-    fn answers(&mut self, now: Mono) -> Vec<(oneshot::Sender<Decision>, Decision)> {
-        let mut answers = Vec::new();
-        while let Some((ticket, decision)) = self.node.poll_grant() {
-            if let Some(journal) = &mut self.journal {
-                journal.answer(now, ticket, &decision, &self.node);
-            }
-            self.keep(&decision);
-            answers.extend(self.waiting.remove(&ticket).map(|waiting| (waiting, decision)));
-        }
-        answers
-    }
-}
-
-/// A decision, or a place in a queue.
-#[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "boxing the decision would allocate on its way")]
-pub enum Asked {
-    /// It is decided.
-    Now(Decision),
-    /// The decision comes later.
-    Later(Waiting),
-}
-
-/// Waits for a decision. Dropped, it gives up its place, and what was granted meanwhile.
-#[derive(Debug)]
-pub struct Waiting {
-    handle: Handle,
-    ticket: Ticket,
-    answer: oneshot::Receiver<Decision>,
-    answered: bool,
-    since: Mono,
-}
-
-impl Future for Waiting {
-    /// `None`: the node is gone.
-    type Output = Option<Decision>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = Pin::new(&mut self.answer).poll(cx);
-        if answer.is_ready() && !self.answered {
-            self.answered = true;
-            self.handle.0.timings.waited(clock::now().since(self.since));
-        }
-        answer.map(Result::ok)
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        if self.answered {
-            return;
-        }
-        self.handle.cancel(self.ticket);
-        // What is sent after this comes back to its sender, who gives it up.
-        self.answer.close();
-        if let Ok(decision) = self.answer.try_recv() {
-            self.handle.give_up(&decision);
-        }
-    }
-}
-
 impl Handle {
     /// A handle on an empty node; reservation ids carry the lower 24 bits of `epoch`.
     #[must_use]
@@ -145,14 +72,7 @@ impl Handle {
         let mut node = Node::new(settings, epoch);
         let first = Arc::new(node.snapshot(clock::now()));
         Self(Arc::new(Shared {
-            node: Mutex::new(Locked {
-                node,
-                armed: None,
-                page: None,
-                journal: None,
-                promises: None,
-                waiting: BTreeMap::new(),
-            }),
+            node: Mutex::new(Locked::new(node)),
             sessions: AtomicU64::new(1),
             sooner: Notify::new(),
             newest_event: watch::Sender::new(0),
@@ -266,7 +186,7 @@ impl Handle {
             Ok(place) => place,
             Err(decision) => return Ok(Asked::Now(decision)),
         };
-        Ok(Asked::Later(Waiting { handle: self.clone(), ticket, answer, answered: false, since }))
+        Ok(Asked::Later(Waiting::new(self.clone(), ticket, answer, since)))
     }
 
     /// Decides on a request at once, however long it would wait.
@@ -517,38 +437,6 @@ impl Handle {
             }
         }
         result
-    }
-}
-
-impl Locked {
-    /// Shows what the last call changed.
-    fn show(&mut self, now: Mono) {
-        let touched = self.node.take_touched();
-        if let Some(page) = &mut self.page {
-            page.touched(touched, &self.node, now);
-        }
-    }
-
-    /// Keeps what was promised for the next run.
-    fn keep(&mut self, decision: &Decision) {
-        if let (Some(promises), Verdict::Admit(admit)) = (&mut self.promises, &decision.verdict)
-            && !promises.has(admit.reservation)
-            && let Some(promise) = self.node.promise(admit.reservation)
-        {
-            promises.give(&promise);
-        }
-    }
-
-    /// Shows everything.
-    fn refresh(&mut self, now: Mono) -> Snapshot {
-        let snapshot = self.node.snapshot(now);
-        if let Some(promises) = &mut self.promises {
-            promises.sweep(&self.node);
-        }
-        if let Some(page) = &mut self.page {
-            page.refresh(&self.node, &snapshot);
-        }
-        snapshot
     }
 }
 
