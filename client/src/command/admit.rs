@@ -30,8 +30,9 @@ const MAX_BODY_BYTES: u64 = 64 << 20;
 /// What is admitted holds its room until `gpuadmit complete`, or until the engine shows that it has ended.
 #[derive(Args, Debug)]
 pub(crate) struct Admit {
-    /// Model name as clients send it.
-    model: String,
+    /// Model name as clients send it; a request body may name it.
+    #[arg(required_unless_present = "openai_body")]
+    model: Option<String>,
     /// Ask about this engine only (its id from `status`).
     #[arg(long, value_name = "ID")]
     engine: Option<String>,
@@ -134,7 +135,7 @@ impl Admit {
         };
         Ok(AdmitRequest {
             prompt: self.prompt.read()?,
-            model: self.model,
+            model: self.model.unwrap_or_default(),
             engine: self.engine,
             max_tokens: self.max_tokens,
             n: self.n,

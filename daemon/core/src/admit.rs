@@ -284,7 +284,7 @@ impl Node {
         };
         Decision {
             verdict: Verdict::Deny(deny),
-            prompt: weighed.and_then(Weighed::prompt),
+            prompt: weighed.and_then(Weighed::prompt).or(request.prompt.counted()),
             headroom: engine
                 .and_then(|engine| decision::headroom(engine, now, &self.settings, request.class)),
             data_age: engine.and_then(|engine| engine.pools.first()?.age(now)),

@@ -82,6 +82,16 @@ impl Prompt {
             Self::Tokens(_) | Self::Bytes(_) => None,
         }
     }
+
+    /// Tokens and how they were counted; `None`: they were not.
+    #[must_use]
+    pub const fn counted(&self) -> Option<(Tokens, PromptCount)> {
+        match *self {
+            Self::Tokens(tokens) => Some((tokens, PromptCount::Exact)),
+            Self::Counted { tokens, count, .. } => Some((tokens, count)),
+            Self::Bytes(_) | Self::Text(_) => None,
+        }
+    }
 }
 
 /// How the prompt tokens of a decision were found.

@@ -48,7 +48,10 @@ fn read(message: &mut AdmitRequest, text: &[u8], counts: &tokens::Tokens) -> Res
         Ok(body) => body,
         // Beyond what is read, but perhaps not beyond what the engine takes: its length is a bound.
         Err(BodyError::TooMany) => return Ok(Prompt::Bytes(u64::try_from(text.len()).unwrap_or(u64::MAX))),
-        Err(error) => {
+        Err(BodyError::Field { field, allowed }) => {
+            return Err(RequestError::OutOfRange { field, value: "what openai_body says".into(), allowed });
+        }
+        Err(error @ BodyError::Json { .. }) => {
             let value = error.to_string();
             return Err(RequestError::OutOfRange { field: "openai_body", value, allowed: BODY });
         }
@@ -144,6 +147,17 @@ mod tests {
             let error = prompt.unwrap_err().to_string();
             assert!(error.starts_with("openai_body: ") && !error.contains("secret"), "{error}");
         }
+    }
+
+    #[test]
+    fn what_is_wrong_in_a_body_is_said_once_by_its_place_or_its_key() {
+        let said = |body| taken(body, AdmitRequest::default()).1.unwrap_err().to_string();
+        let object = "a JSON object with prompt, messages or input, as OpenAI's API has it";
+        assert_eq!(said("{\n\"x"), format!("openai_body: line 2, column 2 is not allowed; {object}"));
+        assert_eq!(
+            said(r#"{"prompt":"a","max_tokens":-1}"#),
+            "max_tokens: what openai_body says is not allowed; a whole number of at least 1"
+        );
     }
 
     #[test]

@@ -90,9 +90,7 @@ pub struct ChatOptions<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError {
     /// It is no JSON object, or something in it has the wrong type.
-    #[error(
-        "line {line}, column {column} is not allowed; a JSON object with prompt, messages or input as OpenAI's API has it"
-    )]
+    #[error("line {line}, column {column}")]
     Json {
         /// Line, from 1.
         line: usize,

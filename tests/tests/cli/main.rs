@@ -122,7 +122,7 @@ async fn a_request_body_is_read_from_a_file() {
     let fixture = Fixture::new();
     let path = fixture.folder.path().join("body");
     std::fs::write(&path, r#"{"prompt": "hello"}"#).unwrap();
-    assert_ended(&fixture.run(&["admit", "m", "--openai-body", path.to_str().unwrap()]).await, 0);
+    assert_ended(&fixture.run(&["admit", "--openai-body", path.to_str().unwrap()]).await, 0);
     let prompt = fixture.fake.asked().admit.take().unwrap().prompt;
     assert_eq!(prompt, Some(Prompt::OpenaiBody(br#"{"prompt": "hello"}"#.to_vec())));
     let output = fixture.run(&["admit", "m", "--openai-body", "/nowhere"]).await;
