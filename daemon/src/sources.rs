@@ -158,6 +158,7 @@ fn vllm_options(config: &Config) -> Result<Options, SourcesError> {
     Ok(Options {
         discover: vllm.discover,
         engines: config.engine.iter().map(engine).collect::<Result<_, _>>()?,
+        discover_uids: vllm.discover_uids.clone(),
         scan_interval: Duration::from_millis(vllm.discover_interval_ms),
         cpu_share: vllm.scrape_cpu_share,
         min_interval: Duration::from_millis(vllm.scrape_interval_min_ms),

@@ -43,7 +43,7 @@ impl Tree {
     }
 
     fn scanner(&self) -> Scanner {
-        Scanner::new(Proc::new(self.0.path()))
+        Scanner::new(Proc::new(self.0.path()), vec![])
     }
 
     fn scan(&self) -> Scan {
@@ -215,6 +215,31 @@ fn a_program_that_merely_listens_is_no_engine() {
 }
 
 #[test]
+fn only_engines_of_users_that_are_named_are_found() {
+    let tree = Tree::new();
+    let started_by = |pid: u32, uid: u32| {
+        let status = format!("Name:\tvllm\nUid:\t{uid}\t0\t0\t0\nGid:\t{uid}\t0\t0\t0\n");
+        fs::write(tree.path(&format!("{pid}/status")), status).unwrap();
+    };
+    for (pid, uid) in [(10, 990), (11, 1000)] {
+        tree.process(pid, 1, "vllm", &SERVE.replace("8032", &format!("80{pid}")));
+        started_by(pid, uid);
+    }
+    // Who started it cannot be told.
+    tree.process(12, 1, "vllm", &SERVE.replace("8032", "8012"));
+    let mut scanner = Scanner::new(Proc::new(tree.0.path()), vec![0, 990]);
+    for _ in 0..3 {
+        let scan = scanner.scan();
+        assert_eq!(scan.engines.iter().map(|found| found.root.pid).collect::<Vec<_>>(), [10]);
+        assert!(
+            scan.problems[0].contains("vllm (pid 11) of uid 1000 is left out: vllm.discover_uids"),
+            "{scan:?}"
+        );
+    }
+    assert_eq!(tree.scan().engines.len(), 3, "without names all are found");
+}
+
+#[test]
 fn a_port_held_by_another_program_is_not_scraped() {
     let tree = Tree::new();
     tree.process(9, 1, "nginx", "nginx: master");
@@ -330,7 +355,7 @@ fn a_process_id_used_again_is_another_process() {
 #[test]
 fn a_process_list_that_cannot_be_read_is_a_problem() {
     let tree = Tree::new();
-    let scan = Scanner::new(Proc::new(tree.path("nowhere"))).scan();
+    let scan = Scanner::new(Proc::new(tree.path("nowhere")), vec![]).scan();
     assert!(problem(&scan).contains("process list cannot be read"), "{scan:?}");
 }
 

@@ -195,6 +195,8 @@ impl Found {
     }
 
     fn vllm(&mut self, vllm: &Vllm) {
+        let uids = vllm.discover_uids.len();
+        self.unless(uids <= MAX_IDS, "vllm.discover_uids", uids, &format!("at most {MAX_IDS} of them"));
         self.range("vllm.discover_interval_ms", vllm.discover_interval_ms, 100..=60_000);
         self.unless(
             vllm.scrape_cpu_share > 0.0 && vllm.scrape_cpu_share <= 1.0,

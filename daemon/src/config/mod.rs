@@ -256,6 +256,8 @@ impl Default for Nvml {
 pub struct Vllm {
     /// Whether engines are looked for among the processes.
     pub discover: bool,
+    /// Users whose engines are found, by id; empty: all.
+    pub discover_uids: Vec<u32>,
     /// Time between two looks.
     pub discover_interval_ms: u64,
     /// CPU that scraping may cost an engine, share of one core 0 to 1.
@@ -272,6 +274,7 @@ impl Default for Vllm {
     fn default() -> Self {
         Self {
             discover: true,
+            discover_uids: Vec::new(),
             discover_interval_ms: 1_000,
             scrape_cpu_share: 0.01,
             scrape_interval_min_ms: 50,
@@ -502,7 +505,7 @@ mod tests {
         let keys = tables.lines().filter(|line| !line.starts_with("# ") && !absent(line));
         let text: String = keys.map(|line| format!("{}\n", line.trim_start_matches('#'))).collect();
         assert_eq!(toml::from_str::<Config>(&text).unwrap(), Config::default());
-        assert_eq!(text.matches(" = ").count(), 69, "all 69 keys with a default are shown");
+        assert_eq!(text.matches(" = ").count(), 70, "all 70 keys with a default are shown");
     }
 
     #[test]

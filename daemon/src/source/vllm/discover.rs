@@ -65,6 +65,10 @@ pub struct Scan {
 #[derive(Debug)]
 pub struct Scanner {
     proc: Proc,
+    /// Users whose engines are found; empty: all.
+    uids: Vec<u32>,
+    /// Servers that another user started, and who, by process id; at most [`MAX_ENGINES`].
+    strangers: BTreeMap<u32, u32>,
     scans: u32,
     known: BTreeMap<u32, Known>,
     engines: BTreeMap<Identity, Engine>,
@@ -108,10 +112,17 @@ enum Place {
 }
 
 impl Scanner {
-    /// A scanner that has seen nothing.
+    /// A scanner that has seen nothing, and finds engines of these users; empty: of all.
     #[must_use]
-    pub fn new(proc: Proc) -> Self {
-        Self { proc, scans: 0, known: BTreeMap::new(), engines: BTreeMap::new() }
+    pub fn new(proc: Proc, uids: Vec<u32>) -> Self {
+        Self {
+            proc,
+            uids,
+            strangers: BTreeMap::new(),
+            scans: 0,
+            known: BTreeMap::new(),
+            engines: BTreeMap::new(),
+        }
     }
 
     /// Looks once. Blocks for some milliseconds.
@@ -142,6 +153,7 @@ impl Scanner {
 
     fn look(&mut self, pids: &BTreeSet<u32>, problems: &mut Vec<String>) {
         self.known.retain(|pid, _| pids.contains(pid));
+        self.strangers.retain(|pid, _| pids.contains(pid));
         for engine in self.engines.values_mut() {
             engine.refresh(&self.proc);
         }
@@ -162,6 +174,9 @@ impl Scanner {
         self.found_engines(&users, problems);
         // Children of engines that were just found.
         self.adopt(&users);
+        problems.extend(self.strangers.iter().map(|(pid, uid)| {
+            format!("vllm (pid {pid}) of uid {uid} is left out: vllm.discover_uids does not name it")
+        }));
     }
 
     /// Whether a process that is no member is to be looked into in this scan.
@@ -195,7 +210,7 @@ impl Scanner {
             .collect();
         for (stat, args, command) in commands.values() {
             // A fork of a server has its command line and is no server of its own.
-            if commands.contains_key(&stat.parent) {
+            if commands.contains_key(&stat.parent) || !self.trusts(stat.identity.pid) {
                 continue;
             }
             if self.engines.len() >= MAX_ENGINES {
@@ -208,6 +223,22 @@ impl Scanner {
             let engine = Engine::new(stat, args.clone(), command.clone(), &self.proc);
             self.engines.insert(stat.identity, engine);
         }
+    }
+}
+
+impl Scanner {
+    /// Whether the user that started a process may start engines. One whose user cannot be told may not.
+    fn trusts(&mut self, pid: u32) -> bool {
+        self.strangers.remove(&pid);
+        if self.uids.is_empty() {
+            return true;
+        }
+        let Some(uid) = self.proc.uid(pid) else { return false };
+        let trusted = self.uids.contains(&uid);
+        if !trusted && self.strangers.len() < MAX_ENGINES {
+            self.strangers.insert(pid, uid);
+        }
+        trusted
     }
 }
 

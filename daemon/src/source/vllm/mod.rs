@@ -39,6 +39,8 @@ mod supervise;
 pub struct Options {
     /// Find engines by their processes. Default: yes.
     pub discover: bool,
+    /// Users whose engines are found. Default: empty, all.
+    pub discover_uids: Vec<u32>,
     /// Engines to ask whether found or not. A found one with the same address takes the configured id.
     pub engines: Vec<ConfiguredEngine>,
     /// Time between two looks at the process list, 100 ms to 1 min. Default: 1 s.
@@ -59,6 +61,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             discover: true,
+            discover_uids: vec![],
             engines: vec![],
             scan_interval: Duration::from_secs(1),
             cpu_share: 0.01,

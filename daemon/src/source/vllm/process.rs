@@ -9,7 +9,7 @@ use std::{
 
 /// Most processes looked at.
 pub const MAX_PROCESSES: usize = 65_536;
-/// Most bytes read of a `stat` file.
+/// Most bytes read of a `stat` or a `status` file.
 const MAX_STAT_BYTES: u64 = 4096;
 /// Most bytes read of a command line.
 const MAX_CMDLINE_BYTES: u64 = 128 * 1024;
@@ -94,6 +94,16 @@ impl Proc {
         let parent = u32::try_from(number(4)?).ok()?;
         let ended = matches!(fields.first(), Some(&("Z" | "X")));
         Some(Stat { identity, comm: comm.into(), parent, kernel: number(9)? & PF_KTHREAD != 0, ended })
+    }
+
+    /// The user that started it: its real user id (`Uid` of `/proc/PID/status`). Not the owner of `/proc/PID`, which the
+    /// process can make root. `None` when it is gone.
+    #[must_use]
+    pub fn uid(&self, pid: u32) -> Option<u32> {
+        let text = self.read(&format!("{pid}/status"), MAX_STAT_BYTES)?;
+        let text = String::from_utf8_lossy(&text);
+        let ids = text.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+        ids.split_ascii_whitespace().next()?.parse().ok()
     }
 
     /// Arguments; empty when they cannot be read.
@@ -198,6 +208,7 @@ mod tests {
         assert!(proc.pids().unwrap().contains(&own));
         let stat = proc.stat(own).unwrap();
         assert!(!stat.kernel && !stat.ended && stat.identity.pid == own);
+        assert_eq!(proc.uid(own), Some(nix::unistd::getuid().as_raw()));
         assert_eq!(proc.args(own).len(), std::env::args().count());
         assert_eq!(proc.other_network(own), Some(false));
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -104,7 +104,7 @@ impl Supervisor {
     }
 
     fn scanner(&self) -> Scanner {
-        Scanner::new(Proc::new(&self.options.proc_root))
+        Scanner::new(Proc::new(&self.options.proc_root), self.options.discover_uids.clone())
     }
 
     /// Starts, changes and ends tasks as a scan says. Returns the engines that are over though some process is left.
