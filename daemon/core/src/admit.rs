@@ -71,6 +71,7 @@ impl Node {
         chosen: &Result<Chosen, Reason>,
     ) -> Decision {
         let request = asked.request;
+        self.came_back(now, request);
         match chosen {
             Err(reason) => self.deny(now, request, *reason, None),
             Ok(Chosen { index, weighed, .. }) => match weighed.denied {
@@ -139,6 +140,7 @@ impl Node {
             let (admitted, left, status, wait) = weighed.rating();
             (admitted, admitted && home == Some(index), left, status, wait)
         };
+        let returning = self.returning(now, request);
         let mut best: Option<Chosen> = None;
         for (index, engine) in self.engines.iter().enumerate() {
             if !named(engine) || !serves(engine) {
@@ -152,6 +154,9 @@ impl Node {
             let grounds = Grounds { now, settings, book, class, cached, guard, payer };
             let mut weighed = decision::weigh(engine, request, &grounds);
             engine.hold_back(request, &self.settings, &mut weighed);
+            if !returning {
+                engine.leave_to_expected(now, request.class, &self.settings, &mut weighed);
+            }
             if barred.meets(Engines::one(index)) {
                 weighed.leave_to_others();
             }
@@ -273,7 +278,7 @@ impl Node {
         let (index, weighed) = of.unzip();
         self.record(now, request, index, weighed, None, Some(reason));
         let foreseen = weighed.and_then(|weighed| weighed.retry_after);
-        let retry_after = foreseen.map(|foreseen| self.come_back(now, request, reason, index, foreseen));
+        let retry_after = foreseen.map(|foreseen| self.come_back(now, request, reason, of, foreseen));
         let engine = index.and_then(|index| self.engines.get(index));
         let deny = Deny {
             reason,

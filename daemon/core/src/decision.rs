@@ -391,13 +391,20 @@ pub(crate) fn sentence(
             format!("max_tokens {} is above the operator's limit (max_tokens_limit)", asked.0)
         }
         Reason::KvFull if weighed.is_some_and(|weighed| weighed.held_back) => {
-            format!("what is left of the KV cache of engine {name} is for requests that wait for it")
+            format!(
+                "what is left of the KV cache of engine {name} is for requests that wait or come back for it"
+            )
         }
         Reason::KvFull => {
             let over = terms.peak.map_or(terms.excess(), |peak| {
                 (peak.mean + peak.spread).saturating_sub(terms.limit.unwrap_or_default())
             });
             format!("the KV cache of engine {name} would exceed its limit by {over}")
+        }
+        Reason::Ttft if weighed.is_some_and(|weighed| weighed.held_back) => {
+            format!(
+                "the next first tokens of engine {name} are for requests that were told to come back for them"
+            )
         }
         Reason::Ttft => {
             let expected = weighed.and_then(|weighed| weighed.ttft).unwrap_or_default();

@@ -87,6 +87,13 @@ pub(crate) fn fingerprint(request: &Request<'_>) -> Option<u64> {
     Some(hasher.finish())
 }
 
+/// Fingerprint of who asks and of all that a decision depends on: two requests that have it in common are as good as one.
+pub(crate) fn question(request: &Request<'_>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (request.peer_uid, request.tenant, content(request)).hash(&mut hasher);
+    hasher.finish()
+}
+
 /// Fingerprint of all that a decision depends on.
 pub(crate) fn content(request: &Request<'_>) -> u64 {
     let mut hasher = DefaultHasher::new();

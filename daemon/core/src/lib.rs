@@ -15,7 +15,8 @@
 //! - `precursor` and `squeeze` (`leak`): what comes before trouble, told by `alarm`, with hysteresis.
 //! - `tenants`: who pays. [`queue`]: who waits, and in which order.
 //! - `demand`: what is asked of an engine against what it can do. `decision`: the order of the checks. `admit`, `wait`,
-//!   `observe` and `show`: the node's four other sides. `retry`: when those who were denied should come back.
+//!   `observe` and `show`: the node's four other sides. `retry`: when those who were denied should come back; `expected`: who
+//!   was told so, and the room that is kept for them.
 //! - [`promise`]: what the next run takes over.
 //! - [`event`], [`explain`], [`report`], [`counts`], [`snapshot`]: what comes out besides the decisions.
 
@@ -35,6 +36,7 @@ mod demand;
 mod device;
 mod engine;
 pub mod event;
+mod expected;
 pub mod explain;
 mod figures;
 mod forecast;

@@ -69,7 +69,7 @@ pub(crate) struct Question {
     n: u32,
     has_stop: bool,
     pub(crate) class: Class,
-    ttft_objective: Option<Duration>,
+    pub(crate) ttft_objective: Option<Duration>,
     pace_objective: Option<Duration>,
     peer_uid: u32,
     pub(crate) session: Option<SessionId>,

@@ -66,10 +66,14 @@ impl Drain {
         self.last = now;
     }
 
+    /// Blocks per second.
+    pub(crate) fn rate(&self, now: Mono) -> f64 {
+        self.rate * self.decay(now)
+    }
+
     /// When `missing` blocks will have been given back; `None` when nothing has been for long.
     pub(crate) fn wait_for(&self, now: Mono, missing: Blocks) -> Option<Duration> {
-        let rate = self.rate * self.decay(now);
-        let seconds = real(missing.0.max(1)) / rate;
+        let seconds = real(missing.0.max(1)) / self.rate(now);
         if !seconds.is_finite() || seconds > 10.0 * LONGEST_WAIT.as_secs_f64() {
             return None;
         }

@@ -1,13 +1,16 @@
 //! When a denied caller should come back: what the sums foresee, set right by what became of those told before.
 //!
 //! The room that will be free by then is wanted by others too, who come in between or were told to come back earlier. How
-//! much longer that makes the wait is not worked out but learned: of the denials of a kind some are kept, and weighed
+//! much longer that makes the wait is not worked out but learned: those denied are kept, and weighed
 //! again when their callers were told to come. Whether they would be admitted then moves the factor by which waits are told
-//! longer than foreseen, until the share that is admitted is what it should be.
+//! longer than foreseen, until the share that is admitted is what it should be. (`expected` keeps room for them.)
 
 use std::time::Duration;
 
 use crate::{
+    decision::Weighed,
+    expected::{Expected, Expecting},
+    idempotency,
     node::Node,
     queue::Question,
     request::{Reason, Request},
@@ -18,9 +21,7 @@ use crate::{
 const WANTED: f64 = 0.8;
 /// How far one of them moves the logarithm of the factor.
 const STEP: f64 = 0.1;
-/// Most that are kept.
-const KEPT: usize = 16;
-/// Most of a kind that are weighed again at once; the next ones follow with the next tick.
+/// Most of an engine's that are weighed again at once; the next ones follow with the next tick.
 const AT_ONCE: usize = 8;
 /// Bounds of the factor.
 const FACTORS: (f64, f64) = (0.5, 64.0);
@@ -29,47 +30,35 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(60);
 /// No caller is told to come back sooner: a completion takes at least a step.
 pub(crate) const SHORTEST: Duration = Duration::from_millis(100);
 
-/// One kind of denial of one engine.
-#[derive(Clone, Debug)]
-pub(crate) struct Later {
-    factor: f64,
-    /// Denied requests, and when their callers were told to come back.
-    kept: Vec<(Mono, Question)>,
-}
+/// How much longer than foreseen one kind of denial takes.
+#[derive(Clone, Copy, Debug)]
+struct Later(f64);
 
 impl Default for Later {
     fn default() -> Self {
-        Self { factor: 1.0, kept: Vec::new() }
+        Self(1.0)
     }
 }
 
 impl Later {
-    /// When `request`, which could be admitted after `foreseen` if nobody else came, should come back.
-    fn tell(&mut self, now: Mono, request: &Request<'_>, foreseen: Duration) -> Duration {
-        let wait = foreseen.mul_f64(self.factor).clamp(SHORTEST, LONGEST);
-        if self.kept.len() < KEPT {
-            self.kept.push((now + wait, Question::new(request)));
-        }
-        wait
-    }
-
-    /// One that should be back by now.
-    fn due(&mut self, now: Mono) -> Option<Question> {
-        let index = self.kept.iter().position(|(due, _)| now >= *due)?;
-        Some(self.kept.swap_remove(index).1)
+    /// When one should come back that could be admitted after `foreseen` if nobody else came.
+    fn of(self, foreseen: Duration) -> Duration {
+        foreseen.mul_f64(self.0).clamp(SHORTEST, LONGEST)
     }
 
     fn learn(&mut self, admitted: bool) {
         let step = if admitted { WANTED - 1.0 } else { WANTED };
-        self.factor = (self.factor * (STEP * step).exp()).clamp(FACTORS.0, FACTORS.1);
+        self.0 = (self.0 * (STEP * step).exp()).clamp(FACTORS.0, FACTORS.1);
     }
 }
 
-/// What is learned of the callers that one engine denied.
+/// What is known of the callers that one engine denied.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ComeBack {
     for_room: Later,
     for_time: Later,
+    /// Those who were told when.
+    pub(crate) expecting: Expecting,
 }
 
 impl ComeBack {
@@ -83,33 +72,58 @@ impl ComeBack {
 }
 
 impl Node {
-    /// When a caller denied for `reason` by the engine at `index` should come back.
+    /// When a caller denied for `reason` by the engine that weighed it should come back.
     pub(crate) fn come_back(
         &mut self,
         now: Mono,
         request: &Request<'_>,
         reason: Reason,
-        index: Option<usize>,
+        of: Option<(usize, &Weighed)>,
         foreseen: Duration,
     ) -> Duration {
-        let later = index.and_then(|index| self.later(index, reason));
-        later.map_or(foreseen, |later| later.tell(now, request, foreseen))
+        let Some((engine, weighed)) =
+            of.and_then(|(index, weighed)| Some((self.engines.get_mut(index)?, weighed)))
+        else {
+            return foreseen;
+        };
+        let (room, time) = engine.needs(weighed);
+        let Some(later) = engine.come_back.kind(reason) else { return foreseen };
+        let wait = later.of(foreseen);
+        let question = (idempotency::question(request), Question::new(request));
+        engine.come_back.expecting.add(Expected::new(now, wait, question, reason).needing(room, time));
+        wait
     }
 
-    fn later(&mut self, index: usize, reason: Reason) -> Option<&mut Later> {
-        self.engines.get_mut(index)?.come_back.kind(reason)
+    /// Whether a request is one that was told to come back about now.
+    pub(crate) fn returning(&self, now: Mono, request: &Request<'_>) -> bool {
+        let mut expecting =
+            self.engines.iter().map(|engine| &engine.come_back.expecting).filter(|all| !all.is_empty());
+        let Some(first) = expecting.next() else { return false };
+        let key = idempotency::question(request);
+        first.expects(now, key) || expecting.any(|expecting| expecting.expects(now, key))
     }
 
-    /// Weighs again those who should be back by now, and learns from it.
+    /// A request is answered: if it was told to come, it has.
+    pub(crate) fn came_back(&mut self, now: Mono, request: &Request<'_>) {
+        if self.engines.iter().all(|engine| engine.come_back.expecting.is_empty()) {
+            return;
+        }
+        let key = idempotency::question(request);
+        let _ = self.engines.iter_mut().find_map(|engine| engine.come_back.expecting.take(now, key));
+    }
+
+    /// Weighs those again who should be back by now, learns from it, and forgets those who did not come.
     pub(crate) fn look_back(&mut self, now: Mono) {
         for index in 0..self.engines.len() {
-            for reason in [Reason::KvFull, Reason::Ttft] {
-                for _ in 0..AT_ONCE {
-                    let Some(question) = self.later(index, reason).and_then(|later| later.due(now)) else {
-                        break;
-                    };
-                    self.look_back_at(now, index, reason, &question);
-                }
+            for _ in 0..AT_ONCE {
+                let Some(engine) = self.engines.get_mut(index) else { break };
+                let Some(one) = engine.come_back.expecting.due(now) else { break };
+                one.learned = true;
+                let (reason, question) = (one.reason, one.question.clone());
+                self.look_back_at(now, index, reason, &question);
+            }
+            if let Some(engine) = self.engines.get_mut(index) {
+                engine.come_back.expecting.forget(now);
             }
         }
     }
@@ -121,7 +135,8 @@ impl Node {
             // What is broken says nothing of room.
             Err(_) => return,
         };
-        if let Some(later) = self.later(index, reason) {
+        let engine = self.engines.get_mut(index);
+        if let Some(later) = engine.and_then(|engine| engine.come_back.kind(reason)) {
             later.learn(admitted);
         }
     }
@@ -130,21 +145,16 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{at, request};
 
     #[test]
     fn waits_grow_until_those_who_come_back_are_let_in() {
         let mut later = Later::default();
         // Room comes after four times what is foreseen.
         let mut let_in = 0;
-        for tick in 0..400_u32 {
-            let now = at(f64::from(tick) * 100.0);
-            let wait = later.tell(now, &request(10), Duration::from_secs(2));
-            assert!(later.due(now).is_none());
-            assert!(later.due(now + wait).is_some());
-            let admitted = wait >= Duration::from_secs(8);
+        for round in 0..400 {
+            let admitted = later.of(Duration::from_secs(2)) >= Duration::from_secs(8);
             later.learn(admitted);
-            let_in += u32::from(admitted && tick >= 100);
+            let_in += u32::from(admitted && round >= 100);
         }
         // Of the last 300 some four in five.
         assert!((220..=260).contains(&let_in), "{let_in}");
@@ -156,10 +166,10 @@ mod tests {
         for _ in 0..1000 {
             later.learn(false);
         }
-        assert_eq!(later.tell(at(0.0), &request(10), Duration::from_secs(30)), LONGEST);
+        assert_eq!(later.of(Duration::from_secs(30)), LONGEST);
         for _ in 0..1000 {
             later.learn(true);
         }
-        assert_eq!(later.tell(at(0.0), &request(10), Duration::from_millis(10)), SHORTEST);
+        assert_eq!(later.of(Duration::from_millis(10)), SHORTEST);
     }
 }
