@@ -20,7 +20,7 @@ pub struct Args {
     /// Serve a simulated node instead of the real one, by a scenario file where given.
     #[arg(long, value_name = "SCENARIO", num_args = 0..=1, require_equals = true)]
     pub simulate: Option<Option<PathBuf>>,
-    /// Check the configuration, print every error or "ok", and exit.
+    /// Check the configuration, print "ok", or why it cannot be read, or every value that is not allowed; and exit.
     #[arg(long)]
     pub check_config: bool,
     /// What else this program can be.

@@ -219,6 +219,25 @@ fn a_run_in_several_files_is_one_run() {
     assert_eq!((report.same, report.other_terms, report.begins_later), (report.decisions, 0, 0), "{report}");
 }
 
+#[test]
+fn a_configuration_that_was_reloaded_holds_from_there_on_also_for_a_file_that_begins_later() {
+    let recorded = Recorded::bounded(&Config::default(), 1 << 16, 1000);
+    traffic(&recorded.handle, 100);
+    let before = files(&recorded.folder.path().join("records")).len();
+    let mut strict = Config::default();
+    (strict.admission.ceiling, strict.admission.risk_standard) = (0.3, 0.0);
+    recorded.handle.reconfigure(&strict);
+    traffic(&recorded.handle, 2000);
+    let (_folder, files) = recorded.end();
+    let report = replayed(&files, &Policy::Recorded);
+    assert_eq!((report.same, report.other_terms), (report.decisions, 0), "{report}");
+    // Each later file alone carries the configuration that held when it was begun.
+    assert!(files.len() > before + 1);
+    let head = fs::read_to_string(&files[before + 1]).unwrap();
+    let head: serde_json::Value = serde_json::from_str(head.lines().next().unwrap()).unwrap();
+    assert_eq!(head["config"]["admission"]["ceiling"], 0.3);
+}
+
 /// A process of engine `e` and what happened to it.
 fn process(what: ProcessChange) -> Observation {
     let span = Span::at(clock::now());
