@@ -114,7 +114,10 @@ impl Daemon {
 
     /// What reloads its configuration, which `load` reads.
     #[must_use]
-    pub fn reloader<L: Fn() -> Result<Config, ConfigError>>(&self, load: L) -> Reloader<L> {
+    pub fn reloader<L>(&self, load: L) -> Reloader<L>
+    where
+        L: Fn() -> Result<Config, ConfigError> + Clone + Send + 'static,
+    {
         Reloader::new(self.config.clone(), load, self.handle.clone(), self.remark.clone())
     }
 

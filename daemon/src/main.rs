@@ -102,10 +102,11 @@ fn run(args: &Args, config: Config, simulation: Option<Scenario>, log: Log) -> a
         let mut hangup = signal(SignalKind::hangup())?;
         let daemon = Daemon::start(config, simulation)?;
         tokio::spawn(log.tell(daemon.handle().clone()));
-        let mut reloader = daemon.reloader(|| configuration(args));
+        let again = args.clone();
+        let mut reloader = daemon.reloader(move || configuration(&again));
         let reloads = async {
             while hangup.recv().await.is_some() {
-                reloader.reload();
+                reloader.reload().await;
             }
             std::future::pending().await
         };
