@@ -15,7 +15,7 @@ use crate::{
     queue::Question,
     request::{Class, Reason},
     settings::{Mode, Settings},
-    units::{Blocks, Mono, count_up},
+    units::{Blocks, Mono, count_up, real},
 };
 
 /// Most that are expected at an engine.
@@ -28,6 +28,8 @@ const MOMENT: Duration = Duration::from_secs(1);
 const LONGEST_LATE: Duration = Duration::from_secs(5);
 /// How far one who came, or did not, moves the share of those who do.
 const STEP: f64 = 0.05;
+/// Most of a pool that is kept: one that asks for nearly all of it, again and again, must not shut out the others.
+const MOST_KEPT: f64 = 0.25;
 /// Below this share nothing is kept: some come that are only alike.
 const LEAST_SHARE: f64 = 0.3;
 
@@ -155,8 +157,11 @@ impl Expecting {
         margined: impl Fn(Duration) -> Duration,
     ) -> Duration {
         let late = self.before(now, class).filter_map(|(one, due)| {
+            let objective = one.question.ttft_objective?;
+            // What would be late on an engine of its own is made late by nobody.
+            let possible = margined(one.time) <= objective;
             let time = ttft.saturating_sub(due) + one.time;
-            Some(margined(time).saturating_sub(one.question.ttft_objective?))
+            Some(margined(time).saturating_sub(objective)).filter(|_| possible)
         });
         late.max().unwrap_or_default()
     }
@@ -178,7 +183,8 @@ impl Engine {
         if expecting.is_empty() || !admitted || empty {
             return;
         }
-        let room = Blocks(count_up(expecting.room(now, class, pool.drain.rate(now))));
+        let most = real(pool.total.unwrap_or_default().0) * MOST_KEPT;
+        let room = Blocks(count_up(expecting.room(now, class, pool.drain.rate(now)).min(most)));
         if room > weighed.left {
             weighed.excess = room.saturating_sub(weighed.left);
             weighed.leave_to_others();
@@ -297,6 +303,16 @@ mod tests {
     }
 
     #[test]
+    fn nobody_stands_back_for_a_first_token_that_would_be_late_anyhow() {
+        let mut expecting = trusting();
+        let one = told(10, 2.0);
+        // Its prompt alone takes longer than the three seconds that it wants.
+        expecting.add(one.needing(40.0, Duration::from_millis(3_001)));
+        let late = |ttft| expecting.late(at(2.0), Class::Standard, ttft, |time| time);
+        assert_eq!((late(Duration::ZERO), late(Duration::from_secs(60))), (Duration::ZERO, Duration::ZERO));
+    }
+
+    #[test]
     fn no_more_are_expected_than_the_bound() {
         let mut expecting = Expecting::default();
         for prompt in 0..=64 {
@@ -339,6 +355,23 @@ mod tests {
         assert_eq!(reason, Reason::KvFull);
         end(&mut node, small[1]);
         (node, 0.2 + wait.unwrap().as_secs_f64())
+    }
+
+    #[test]
+    fn at_most_a_quarter_of_the_pool_is_kept_whatever_comes_back() {
+        let (mut node, due) = one_was_told(trusting());
+        // Nine tenths of the pool: of that, 64 % would be kept.
+        let question = (1, Question::new(&of_blocks(90)));
+        let huge = Expected::new(at(due - 1.0), Duration::from_secs(1), question, Reason::KvFull);
+        node.engines[0].come_back.expecting.add(huge.needing(90.0, Duration::ZERO));
+        // 20 of 100 blocks are free; when 30 more are, 25 stay free.
+        let held: Vec<_> = node.engines[0].ledger.live.keys().copied().take(3).collect();
+        for id in held {
+            let ended = Completion { outcome: Outcome::Ok, output_tokens: None, prompt_tokens: None };
+            node.complete(at(due), Reference::Id(id), ended);
+        }
+        assert!(ask(&mut node, due, 26).is_err());
+        assert!(ask(&mut node, due, 25).is_ok());
     }
 
     #[test]
