@@ -62,6 +62,12 @@ impl Band {
         self.usual += (error.abs() - self.usual) * pace;
     }
 
+    /// The moment of a step, 0 to 1 from its end, at which the next error is taken: they are spread evenly (Weyl, by the
+    /// golden ratio).
+    pub(crate) fn moment(&self) -> f64 {
+        (f64::from(self.errors) * 0.618_034).fract()
+    }
+
     /// Whether enough errors are known.
     pub(crate) const fn learned(&self) -> bool {
         self.errors >= LEARNED
@@ -108,6 +114,17 @@ mod tests {
             band.learn(error, second);
         }
         assert!((18_800..=19_700).contains(&covered), "{covered} of 20,000");
+    }
+
+    #[test]
+    fn errors_are_taken_at_all_moments_of_a_step() {
+        let (mut band, mut tenths) = (Band::default(), [0; 10]);
+        for error in errors().take(1000) {
+            let tenth = (1..10).filter(|tenth| band.moment() * 10.0 >= f64::from(*tenth)).count();
+            tenths[tenth] += 1;
+            band.learn(error, Duration::from_secs(1));
+        }
+        assert!(tenths.iter().all(|count| (95..=105).contains(count)), "{tenths:?}");
     }
 
     #[test]

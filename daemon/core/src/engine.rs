@@ -120,7 +120,7 @@ impl Engine {
         let lives = self.process_start.zip(process_start);
         let mut restarted = lives.is_some_and(|(old, new)| (new - old).abs() > 1.0);
         self.process_start = process_start.or(self.process_start);
-        let expected = self.expected(span.not_before);
+        let believed = self.believed(span.not_before);
         let mut changes: Vec<Change> = Vec::new();
         for raw in ranks {
             let index = self.pool_index(raw.rank);
@@ -133,7 +133,7 @@ impl Engine {
         if restarted {
             self.forget_all();
         } else {
-            self.learn_errors(&expected);
+            self.learn_errors(&believed);
             self.match_arrivals(&mut changes, span.not_before, span.not_after, settings);
         }
         self.ledger.forget_ended_by(span.not_after);

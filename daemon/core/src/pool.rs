@@ -68,7 +68,10 @@ pub(crate) struct Pool {
     /// Blocks that they had been promised.
     pub(crate) promised_drain: Drain,
     pub(crate) prefill: Prefill,
+    /// How far off what is published of its use is, and what the forecast starts from. Of a prompt the forecast counts the
+    /// whole: it need not know which pieces of it have their blocks already.
     pub(crate) band: Band,
+    pub(crate) doubt: Band,
     pub(crate) caution: Caution,
     /// Requests in the engine that are not ours, at the last reading.
     pub(crate) bypass: u64,
@@ -129,6 +132,7 @@ impl Pool {
             promised_drain: Drain::default(),
             prefill: Prefill::default(),
             band: Band::default(),
+            doubt: Band::default(),
             caution: Caution::default(),
             bypass: 0,
             weight: Mean::over(WEIGHT_MEMORY),
@@ -238,7 +242,7 @@ impl Pool {
     /// only where there is any.
     pub(crate) fn other(&self, now: Mono, life: impl FnOnce() -> f64) -> Other {
         let age = self.age(now).unwrap_or_default();
-        let (_, above) = self.band.width(age, self.uncertainty(now, 0));
+        let (_, above) = self.doubt.width(age, self.uncertainty(now, 0));
         let doubt = (real(above.0) / BAND_SIGMAS).powi(2);
         let none = |mean: Option<f64>| mean.is_none_or(|mean| mean < NO_BLOCKS);
         if self.bypass == 0 && self.unexplained < NO_BLOCKS && none(self.unexplained_mean.get()) {
@@ -293,6 +297,16 @@ impl Pool {
         let rate = self.token_rate.get().filter(|rate| *rate > 0.0);
         let step = rate.and_then(|rate| Duration::try_from_secs_f64(1.0 / rate).ok());
         step.unwrap_or_default().min(LONGEST_STEP)
+    }
+
+    /// How long the step takes that is under way at `at`: a long one where prompts are computed, up to `chunk` tokens in a
+    /// step.
+    pub(crate) fn step_at(&self, at: Mono, chunk: Tokens) -> Duration {
+        if self.prefill.empty(at) {
+            return self.step();
+        }
+        let long = self.prefill.time(Work::of(chunk, chunk)).unwrap_or_default();
+        self.step().max(long.min(LONGEST_STEP))
     }
 
     /// Age of the last reading.
@@ -491,5 +505,33 @@ mod tests {
         // One running may grow by 32 tokens = 2 blocks; one waits with 160 + 32 tokens = 12 blocks.
         let terms = pool.terms(at(1.0), Sums::default(), None, &Settings::default());
         assert_eq!(terms.bypass, Blocks(2 + 12));
+    }
+
+    #[test]
+    fn a_step_that_computes_prompts_takes_as_long_as_its_prompt_tokens() {
+        let mut pool = Pool::new(0, &facts(at(0.0)));
+        for (seconds, tokens) in [(0.0, 0), (1.0, 20)] {
+            let raw = RankReading { generation_tokens: Some(tokens), ..rank(10, 1, 0, 0) };
+            pool.read(Span::at(at(seconds)), Duration::from_secs(1), raw);
+        }
+        assert_eq!(pool.step_at(at(1.0), Tokens(1024)), Duration::from_millis(50));
+        // 3,000 prompt tokens a second, and one of 6,000 to be computed.
+        let left = Work::of(Tokens(6000), Tokens(6000));
+        pool.prefill.read(Passed {
+            at: at(1.0),
+            elapsed: Duration::from_secs(1),
+            work: Work::default(),
+            told: Some((30_000.0, 10.0)),
+            arrived: 0,
+            others: None,
+            stranger: Work::default(),
+            left,
+            ours: left,
+            backlogged: true,
+        });
+        let step = pool.step_at(at(1.0), Tokens(1024)).as_secs_f64();
+        assert!((step - 1024.0 / 3000.0).abs() < 1e-6, "{step}");
+        assert_eq!(pool.step_at(at(1.0), Tokens(8192)), LONGEST_STEP);
+        assert_eq!(pool.step_at(at(4.0), Tokens(1024)), Duration::from_millis(50));
     }
 }

@@ -17,6 +17,9 @@ use crate::{
 
 /// Prompt tokens by which a count may be off: special tokens that a caller left out.
 const PROMPT_SLACK: f64 = 8.0;
+/// Prompt tokens that a step computes at most where the engine does not tell: vLLM's default (0.32, but for the largest
+/// devices).
+const CHUNK: u64 = 2048;
 /// Share of a prompt that is left until the counters tell that it has passed.
 const LEAST_LEFT: f64 = 0.1;
 /// A prompt is not believed to be computed still when that takes so many times longer than foreseen,
@@ -27,19 +30,34 @@ const FIRST_TOKENS: Tokens = Tokens(4);
 const MOMENT: Duration = Duration::from_secs(1);
 
 impl Engine {
-    /// What each pool's next reading is expected to show, and the age of the one that rests on.
-    pub(crate) fn expected(&self, at: Mono) -> Vec<Option<(f64, Duration)>> {
-        let held = self.held(at, |_| Duration::ZERO);
-        let pools = self.pools.iter().zip(&held);
-        pools.map(|(pool, held)| pool.corrected(at, held.all).zip(pool.age(at))).collect()
+    /// What was believed of each pool's use when the reading made at `at` was made, and in the step that it shows.
+    pub(crate) fn believed(&self, at: Mono) -> Vec<Believed> {
+        let chunk = Tokens(self.facts.max_num_batched_tokens.unwrap_or(CHUNK));
+        // It shows what was held in that step until it ended; we are asked at any moment of it.
+        let then = |pool: &Pool| at.before(pool.step_at(at, chunk).mul_f64(pool.band.moment()));
+        let settled = self.held(|_| at);
+        let shown = self.held(|pool| then(pool) + pool.step());
+        let pools = self.pools.iter().zip(settled).zip(shown);
+        pools
+            .map(|((pool, settled), shown)| {
+                let then = then(pool);
+                Believed {
+                    settled: pool.corrected(at, settled.all).zip(pool.age(at)),
+                    shown: pool.corrected(then, shown.all).zip(pool.age(then).map(|age| age + pool.step())),
+                }
+            })
+            .collect()
     }
 
-    /// Learns from how far the readings are from what was expected. An idle pool teaches nothing.
-    pub(crate) fn learn_errors(&mut self, expected: &[Option<(f64, Duration)>]) {
-        for (pool, expected) in self.pools.iter_mut().zip(expected) {
+    /// Learns from how far the readings are from what was believed. An idle pool teaches nothing.
+    pub(crate) fn learn_errors(&mut self, believed: &[Believed]) {
+        for (pool, Believed { settled, shown }) in self.pools.iter_mut().zip(believed) {
             let Some(figures) = pool.figures.as_ref().filter(|figures| !figures.idle()) else { continue };
-            if let (Some(used), Some((expected, age))) = (figures.used, expected) {
-                pool.band.learn(real(used.0) - expected, *age);
+            let Some(used) = figures.used.map(|used| real(used.0)) else { continue };
+            for (band, believed) in [(&mut pool.doubt, settled), (&mut pool.band, shown)] {
+                if let Some((believed, age)) = believed {
+                    band.learn(used - believed, *age);
+                }
             }
         }
     }
@@ -47,16 +65,18 @@ impl Engine {
     /// What the reservations of each pool hold in the step that is under way at `now`. The engine tells of what they held
     /// when the step before had ended, and gives them the blocks of a step when it begins.
     pub(crate) fn held_now(&self, now: Mono) -> Vec<Held> {
-        self.held(now, Pool::step)
+        self.held(|pool| now + pool.step())
     }
 
-    /// What the reservations of each pool hold `ahead` of `at`, as far as they were there by then.
-    fn held(&self, at: Mono, ahead: fn(&Pool) -> Duration) -> Vec<Held> {
+    /// What the reservations of each pool hold at a moment of its own, as far as they were there by then.
+    fn held(&self, when: impl Fn(&Pool) -> Mono) -> Vec<Held> {
         let mut sums = vec![Held::default(); self.pools.len()];
+        let moments: Vec<Mono> = self.pools.iter().map(when).collect();
         for reservation in self.ledger.live.values() {
             let index = reservation.rank.unwrap_or(0);
-            let (Some(pool), Some(sum)) = (self.pools.get(index), sums.get_mut(index)) else { continue };
-            let holds = reservation.held(at + ahead(pool), pool.token_rate.get(), pool.block_size);
+            let (Some(pool), Some(moment)) = (self.pools.get(index), moments.get(index)) else { continue };
+            let Some(sum) = sums.get_mut(index) else { continue };
+            let holds = reservation.held(*moment, pool.token_rate.get(), pool.block_size);
             sum.all += holds;
             if reservation.seen_at.is_none() {
                 sum.unseen += holds;
@@ -223,6 +243,15 @@ impl Engine {
         }
         last
     }
+}
+
+/// Blocks in use as we believed, and the age of what that rested on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Believed {
+    /// Between two steps: what the forecast starts from.
+    settled: Option<(f64, Duration)>,
+    /// In the middle of a step: what is published.
+    shown: Option<(f64, Duration)>,
 }
 
 /// What of a pool's last reading is still to be found among our reservations, from the youngest on.
