@@ -111,10 +111,13 @@ packages: build
 	$(CARGO) deb --quiet --no-build --no-strip -p gpuadmitd -o target/packages/
 	$(CARGO) generate-rpm -p daemon -o target/packages/
 
-# The packages in virtual machines with Debian 12 and 13, one after the other: as root, with QEMU; minutes each.
+# The packages and `make install` in virtual machines with Debian 12 and 13, one after the other: as root, with QEMU;
+# minutes each.
 SUITES ?= bookworm trixie
 test-packages: packages
-	$(CARGO) build --release --locked -p gpuadmit-tests --bin engine-under-load
+	$(CARGO) build --release --locked -p gpuadmit-tests --bin engine-under-load --bin admit-times
+	echo '# The next version has another default.' >>$(STAGE)/etc/gpuadmit/gpuadmit.toml
+	mkdir -p target/packages/next && $(CARGO) generate-rpm -p daemon -s 'release = "2"' -o target/packages/next/
 	tests/packages/run $(CARGO_TARGET_DIR) $(SUITES)
 
 lint: tools
