@@ -85,8 +85,11 @@ impl Default for Records {
 }
 
 impl Config {
-    /// What the file says; the defaults where it cannot be read or understood.
+    /// What the file says; the defaults where it cannot be found, read or understood.
     pub(super) fn read(machine: &Machine, path: &Path) -> Self {
+        if path.is_relative() {
+            return Self::default();
+        }
         machine.read(path).and_then(|text| toml::from_str(&text).ok()).unwrap_or_default()
     }
 }
@@ -107,6 +110,9 @@ pub(crate) enum Checked {
 /// Asks it.
 pub(crate) async fn check(machine: &Machine, service: &Service) -> Checked {
     let config = service.config_path();
+    if config.is_relative() {
+        return Checked::NotAsked("the folder that the daemon runs in is not for this user to see".into());
+    }
     if machine.access(config).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
         return Checked::Absent;
     }
@@ -150,7 +156,14 @@ fn verdict(case: &Case) -> Finding {
             )
         }
         Checked::Absent => Finding::ok(CHECK, format!("no {path}: the defaults hold")),
-        Checked::NotAsked(why) => Finding::note(CHECK, format!("{path} was not checked: {why}")),
+        Checked::NotAsked(why) => {
+            let note = Finding::note(CHECK, format!("{path} was not checked: {why}"));
+            if case.service.config_path.is_relative() {
+                note.with("run gpuadmit doctor as root")
+            } else {
+                note
+            }
+        }
         // What the daemon may read this user may not.
         Checked::Refused(text) if text.contains("Permission denied") => {
             Finding::note(CHECK, format!("{path} was not checked: {text}"))
@@ -166,6 +179,9 @@ fn verdict(case: &Case) -> Finding {
 fn permissions(case: &Case) -> Option<Finding> {
     const CHECK: &str = "config.permissions";
     let path = case.service.config_path.display();
+    if case.service.config_path.is_relative() {
+        return None;
+    }
     let file = case.machine.access(&case.service.config_path).ok()?;
     if file.mode & 0o002 != 0 {
         let text =

@@ -130,6 +130,11 @@ impl Machine {
         Some(target.file_name()?.to_string_lossy().into_owned())
     }
 
+    /// What a link says, whether that is there or not.
+    pub(crate) fn link(&self, path: impl AsRef<Path>) -> Option<PathBuf> {
+        fs::read_link(self.path(path)).ok()
+    }
+
     pub(crate) fn access(&self, path: impl AsRef<Path>) -> io::Result<Access> {
         let file = fs::metadata(self.path(path))?;
         Ok(Access {

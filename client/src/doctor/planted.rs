@@ -176,6 +176,12 @@ impl Planted {
         self.remove(&format!("/proc/{PID}"));
     }
 
+    /// Where the daemon's configuration is taken to be.
+    pub(super) fn config_path(&self) -> PathBuf {
+        let machine = Machine::new(self.folder.path().to_owned());
+        Service::find(&machine, self.status.as_ref().ok()).config_path
+    }
+
     pub(super) fn examine(self) -> Vec<Finding> {
         self.examine_with(|_| Some(Space { free: 50 << 30, total: 100 << 30 }))
     }

@@ -121,6 +121,13 @@ impl Process {
         })
     }
 
+    /// The file that its command line names; relative where the process's folder is not for us to see.
+    fn config(&self, machine: &Machine) -> Option<PathBuf> {
+        let path = config_of(self.arguments.iter().map(String::as_str))?;
+        let folder = machine.link(format!("/proc/{}/cwd", self.pid)).unwrap_or_default();
+        Some(folder.join(path))
+    }
+
     /// A daemon that does not answer: by its name.
     fn search(machine: &Machine) -> Option<Self> {
         let is_named = |pid: &u32| machine.line(format!("/proc/{pid}/comm")).as_deref() == Some("gpuadmitd");
@@ -160,8 +167,9 @@ impl Service {
         let told = status.and_then(|status| status.pid).and_then(|pid| Process::read(machine, pid));
         // Whoever only bears the name is not believed what its command line says.
         let told_config = match &told {
-            Some(process) => config_of(process.arguments.iter().map(String::as_str)),
-            None => unit.as_ref().and_then(|unit| config_of(unit.command())),
+            Some(process) => process.config(machine),
+            // Services start in the root folder.
+            None => unit.as_ref().and_then(|unit| Some(Path::new("/").join(config_of(unit.command())?))),
         };
         let config_path = told_config.clone().unwrap_or_else(|| CONFIG.into());
         let installed = PROGRAMS.iter().map(PathBuf::from).find(|path| machine.has(path));

@@ -7,7 +7,7 @@ use super::{
     faults_daemon::{CONFIGURATION, ENGINES, SERVICE},
     faults_machine::{DRIVER, KERNEL},
     machine::Space,
-    planted::{CONFIG, Planted, SOCKET},
+    planted::{CONFIG, PID, Planted, SOCKET},
 };
 
 /// A fault: how it is planted, which check finds it and how grave it is, and parts of its text and of its remedy.
@@ -66,6 +66,15 @@ fn faults_of_the_service_are_found() {
 #[test]
 fn faults_of_the_configuration_and_the_disk_are_found() {
     assert_each_is_found(CONFIGURATION);
+}
+
+#[test]
+fn a_relative_configuration_is_where_the_daemon_runs() {
+    let planted = Planted::healthy();
+    planted.write(&format!("/proc/{PID}/cmdline"), "gpuadmitd\0--config\0gpuadmit.toml\0");
+    assert!(planted.config_path().is_relative(), "its folder is not for us to see");
+    std::os::unix::fs::symlink("/etc/gpuadmit", planted.path(&format!("/proc/{PID}/cwd"))).unwrap();
+    assert_eq!(planted.config_path(), Path::new(CONFIG));
 }
 
 #[test]
