@@ -44,6 +44,9 @@ pub enum ListenError {
     /// Something answers at the path.
     #[error("{0} is in use by another program")]
     InUse(PathBuf),
+    /// The socket's folder does not exist.
+    #[error("socket.path: there is no folder {0}: make it, or give this daemon another --socket")]
+    NoFolder(PathBuf),
     /// Something else than a socket is at the path, and is left alone.
     #[error("{0} exists and is not a socket")]
     NotASocket(PathBuf),
@@ -167,9 +170,13 @@ fn io_error(doing: &'static str, path: &Path, source: io::Error) -> ListenError 
     ListenError::System { doing, path: path.to_owned(), source }
 }
 
-/// The folder of the socket, for a daemon started by hand; under systemd it is `RuntimeDirectory=`.
+/// The folder of the socket, for a daemon started by hand; under systemd it is `RuntimeDirectory=`. Only that of the default
+/// path is made: the lock and what was promised stay in it, and a path that was mistyped would leave them anywhere.
 fn make_folder(path: &Path) -> Result<(), ListenError> {
     let Some(folder) = path.parent() else { return Ok(()) };
+    if path != Socket::default().path {
+        return if folder.is_dir() { Ok(()) } else { Err(ListenError::NoFolder(folder.to_owned())) };
+    }
     match DirBuilder::new().mode(0o755).create(folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
             Err(io_error("create the folder", folder, error))
@@ -257,6 +264,15 @@ mod tests {
         assert!(UnixStream::connect(&socket.path).is_ok(), "the first still listens");
         drop(first);
         assert!(Bound::new(&socket).is_ok());
+    }
+
+    #[test]
+    fn no_folder_is_made_for_a_path_that_was_mistyped() {
+        let folder = folder();
+        let socket = at(folder.path().join("misspelt").join("s"));
+        let error = Bound::new(&socket).unwrap_err();
+        assert!(matches!(error, ListenError::NoFolder(_)), "{error}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 
     #[test]
