@@ -135,6 +135,7 @@ impl Daemon {
         let settled = timeout(SETTLE_AT_LATEST, sources.settled());
         tokio::select! {
             () = &mut stop => {
+                tracing::info!("stops before it served");
                 end(outputs, &sources).await;
                 return Ok(());
             }
@@ -154,6 +155,7 @@ impl Daemon {
             _ = tasks.join_next() => return Err(DaemonError::Task),
             () = outputs.run() => return Err(DaemonError::Task),
         }
+        tracing::info!("stops");
         notify::stopping();
         services.set_serving(false).await;
         outputs.close_page();

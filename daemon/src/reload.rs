@@ -50,7 +50,10 @@ impl<L: Fn() -> Result<Config, ConfigError> + Clone + Send + 'static> Reloader<L
         match self.read(READ_DEADLINE).await {
             Ok(new) => self.take_over(&new),
             Err(error) => {
-                let why = error.to_string().lines().map(str::trim).collect::<Vec<_>>().join(" ");
+                let why = match &error {
+                    ReloadError::NotAllowed(error) => error.in_one_line(),
+                    ReloadError::Hangs | ReloadError::StillHangs => error.to_string(),
+                };
                 tracing::error!("the configuration is kept as it was, for the new one is not allowed: {why}");
                 self.remark.say(&format!("reload refused: {why}"));
             }

@@ -67,18 +67,25 @@ fn a_good_file_is_taken_over_and_what_waits_for_a_restart_is_named() {
 #[test]
 fn a_bad_file_changes_nothing_and_why_is_in_the_status_until_a_good_one() {
     let (running, mut manager, folder) = managed(QUIET);
-    configure(folder.path(), "[admission]\nceiling = 7.0\n");
+    configure(folder.path(), "[admission]\nceiling = 7.0\n[limits]\nworkers = 0\n");
     manager.told.clear();
     running.signal(Signal::SIGHUP);
     manager.until("RELOADING=1");
     manager.until("READY=1");
-    manager.until("reload refused: admission.ceiling: 7.0 is not allowed; more than 0, at most 1");
+    manager.until("reload refused: limits.workers: 0 is not allowed; ");
+    manager.until(". admission.ceiling: 7.0 is not allowed; more than 0, at most 1");
     configure(folder.path(), QUIET);
     manager.told.clear();
     running.signal(Signal::SIGHUP);
     manager.until("0 reservations\n");
     let journal = journal(running);
-    assert!(journal.contains("admission.ceiling: 7.0 is not allowed"), "{journal}");
+    let refused: Vec<_> = journal.lines().filter(|line| line.contains("is not allowed")).collect();
+    assert!(
+        matches!(&refused[..], [line] if line.contains("workers") && line.contains("ceiling")),
+        "{journal}"
+    );
+    assert!(journal.contains(r#"the configuration is reloaded changed="nothing""#), "{journal}");
+    assert!(journal.lines().any(|line| line.ends_with(" stops")), "{journal}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 mod check;
 mod check_shares;
+mod error;
 mod prometheus;
 mod reload;
 mod settings;
@@ -21,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     check::{Problem, Problems},
+    error::ConfigError,
     prometheus::Prometheus,
     reload::Change,
     shares::{Class, Queue, Tenant, TenantLimits},
@@ -403,36 +405,6 @@ impl Default for Log {
     }
 }
 
-/// Why there is no configuration.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("cannot read {path}: {source}")]
-    Read {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// The file is too large to be one.
-    #[error("{path} is larger than {MAX_FILE_BYTES} bytes")]
-    TooLarge {
-        /// Which.
-        path: PathBuf,
-    },
-    /// It is no TOML, has an unknown key, or a value of another type.
-    #[error("{path}: {source}")]
-    Parse {
-        /// Which.
-        path: PathBuf,
-        /// Where and what.
-        source: Box<toml::de::Error>,
-    },
-    /// Values are out of their range.
-    #[error("{0}")]
-    Check(#[from] Problems),
-}
-
 impl Config {
     /// Reads and checks a file.
     ///
@@ -440,8 +412,7 @@ impl Config {
     /// [`ConfigError`]; all values out of range at once.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let text = read(path)?;
-        let config: Self = toml::from_str(&text)
-            .map_err(|source| ConfigError::Parse { path: path.to_owned(), source: Box::new(source) })?;
+        let config: Self = toml::from_str(&text).map_err(|source| ConfigError::parse(path, &text, source))?;
         config.check()?;
         Ok(config)
     }
