@@ -22,7 +22,8 @@ const PAUSE: Duration = Duration::from_millis(2);
 async fn main() -> anyhow::Result<()> {
     let mut args = env::args_os().skip(1);
     let socket = PathBuf::from(args.next().context("SOCKET is missing")?);
-    let calls: usize = args.next().and_then(|arg| arg.into_string().ok()).context("CALLS is missing")?.parse()?;
+    let calls: usize =
+        args.next().and_then(|arg| arg.into_string().ok()).context("CALLS is missing")?.parse()?;
     let connection = connect(&socket)?;
     let mut admission = connection.admission();
     let request = AdmitRequest {
