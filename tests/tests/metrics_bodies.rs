@@ -99,6 +99,7 @@ impl Expected {
             prompt_tokens: count(11),
             generation_tokens: count(12),
             finished: count(13),
+            cut: count(24),
             preemptions: count(14),
             steps: count(15),
             prefix_queries: count(16),
@@ -287,7 +288,7 @@ fn a_sum_with_a_broken_term_is_unknown() {
           vllm:request_success_total{finished_reason=\"stop\"} 5\n\
           vllm:request_success_total{finished_reason=\"length\"} NaN\n",
     );
-    assert_eq!((reading.ranks[0].finished, reading.malformed), (None, 1));
+    assert_eq!((reading.ranks[0].finished, reading.ranks[0].cut, reading.malformed), (None, None, 1));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    lengths::{Counts, Survival, seed_weight},
+    lengths::{Counts, Histogram, Survival, seed_weight},
     request::Request,
     units::Tokens,
 };
@@ -129,13 +129,14 @@ impl Book {
         }
     }
 
-    /// The engine's own histogram went from `before` to `now`; `told` of the outputs in it are known already.
+    /// The engine's own histogram went from `before` to `now`; `told` of the outputs in it are known already, and the share
+    /// `cut` of them was cut off.
     pub(crate) fn take_histogram(
         &mut self,
         model: &Arc<str>,
-        before: &[(f64, u64)],
-        now: &[(f64, u64)],
+        (before, now): (&Histogram, &Histogram),
         told: u64,
+        cut: f64,
     ) {
         let count = |buckets: &[(f64, u64)]| buckets.last().map_or(0, |(_, count)| *count);
         let untold = count(now).saturating_sub(count(before)).saturating_sub(told);
@@ -144,7 +145,7 @@ impl Book {
         }
         let Some(of_model) = self.model(model) else { return };
         let most = crate::units::real(untold).min(seed_weight());
-        of_model.counts.take_histogram(before, now, most);
+        of_model.counts.take_histogram((before, now), most, cut);
         of_model.survival = Survival::of_model(&of_model.counts);
         of_model.updates = of_model.updates.saturating_add(untold);
     }

@@ -18,7 +18,7 @@ use crate::{
     retry::ComeBack,
     settings::{Mode, Settings},
     snapshot::PoolSnapshot,
-    units::{Bytes, Mono, Tokens},
+    units::{Bytes, Mono, Tokens, real},
     verdict::Inquest,
 };
 
@@ -321,6 +321,16 @@ impl Engine {
             }
         }
         all
+    }
+
+    /// Share of its requests that were cut off at a limit, 0 to 1; 0 where it does not tell.
+    pub(crate) fn cut_share(&self) -> f64 {
+        let told = self.pools.iter().filter_map(|pool| {
+            let raw = &pool.figures.as_ref()?.raw;
+            Some((real(raw.cut?), real(raw.finished?)))
+        });
+        let (cut, finished) = told.fold((0.0, 0.0), |sums, told| (sums.0 + told.0, sums.1 + told.1));
+        (cut / finished.max(1.0)).clamp(0.0, 1.0)
     }
 
     /// What its last reading says of how it fares; `None` before the first.

@@ -25,6 +25,9 @@ const PRIOR_HAZARD: [f64; 3] = [0.06, 0.15, 0.4];
 /// Weight of that assumption, in outputs.
 const PRIOR_WEIGHT: f64 = 8.0;
 
+/// An engine's cumulative histogram: upper bounds, tokens, and how many outputs were no longer.
+pub(crate) type Histogram = [(f64, u64)];
+
 /// Counts from which a distribution follows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Counts {
@@ -59,22 +62,24 @@ impl Counts {
         }
     }
 
-    /// Takes in `weight` outputs that ended between `low` and `high` tokens, spread evenly.
-    fn take_spread(&mut self, low: f64, high: f64, weight: f64) {
+    /// Takes in `weight` outputs of between `low` and `high` tokens, spread evenly, of which the share `cut` was cut off.
+    fn take_spread(&mut self, low: f64, high: f64, weight: f64, cut: f64) {
         for bucket in 0..BUCKETS {
             let (from, to) = edges(bucket);
             let overlap = (to.min(high) - from.max(low)).max(0.0) / (high - low).max(1.0);
             if overlap > 0.0 {
-                add(&mut self.ended, bucket, overlap * weight);
-                for reached in self.reached.iter_mut().take(bucket + 1) {
+                for reached in self.reached.iter_mut().take(bucket) {
                     *reached += overlap * weight;
                 }
+                add(&mut self.reached, bucket, overlap * weight * (1.0 - cut));
+                add(&mut self.ended, bucket, overlap * weight * (1.0 - cut));
             }
         }
     }
 
-    /// Takes in an engine's histogram of output lengths: what was added since `before`, at most `most` outputs' weight.
-    pub(crate) fn take_histogram(&mut self, before: &[(f64, u64)], now: &[(f64, u64)], most: f64) {
+    /// Takes in an engine's histogram of output lengths: what was added since the one before, at most `most` outputs'
+    /// weight. It does not tell which of them were cut off: the share `cut` of those of every length is taken to have been.
+    pub(crate) fn take_histogram(&mut self, (before, now): (&Histogram, &Histogram), most: f64, cut: f64) {
         let old = |index: usize| before.get(index).map_or(0, |(_, count)| *count);
         let added =
             now.last().map_or(0, |(_, count)| *count).saturating_sub(old(now.len().saturating_sub(1)));
@@ -86,7 +91,7 @@ impl Counts {
             let here = real(cumulative.saturating_sub(below)) * scale;
             let high = if high.is_finite() { *high } else { low * 2.0 };
             if here > 0.0 {
-                self.take_spread(low, high, here);
+                self.take_spread(low, high, here, cut);
             }
             (low, below) = (high, cumulative.max(below));
         }
@@ -301,13 +306,35 @@ mod tests {
     fn an_engines_histogram_is_a_good_start() {
         let buckets = [(50.0, 0), (100.0, 900), (500.0, 900), (1000.0, 1000), (f64::INFINITY, 1000)];
         let mut counts = Counts::default();
-        counts.take_histogram(&[], &buckets, SEED_WEIGHT);
+        counts.take_histogram((&[], &buckets), SEED_WEIGHT, 0.0);
         let survival = Survival::of_model(&counts);
         assert!((alive(&survival, 256.0) - 0.1).abs() < 0.03, "{}", alive(&survival, 256.0));
         // Nothing new: nothing changes.
         let before = counts.clone();
-        counts.take_histogram(&buckets, &buckets, SEED_WEIGHT);
+        counts.take_histogram((&buckets, &buckets), SEED_WEIGHT, 0.0);
         assert_eq!(counts, before);
+    }
+
+    /// Limits spread evenly from 1 to 400, every second output cut off at its own, the others ended halfway to it: of those
+    /// that reach 200 tokens few end there by themselves, though half of all outputs are shorter.
+    #[test]
+    fn outputs_that_were_cut_off_are_not_taken_to_have_ended() {
+        let lengths = (1..=400_u64).map(|limit| if limit % 2 == 0 { limit } else { limit / 2 });
+        let lengths: Vec<u64> = lengths.collect();
+        let shorter = |than: u64| lengths.iter().filter(|length| **length <= than).count() as u64;
+        let edges = [10, 20, 50, 100, 200, 500];
+        let buckets: Vec<_> = edges.iter().map(|edge| (real(*edge), shorter(*edge))).collect();
+        let survival = |cut| {
+            let mut counts = Counts::default();
+            counts.take_histogram((&[], &buckets), SEED_WEIGHT, cut);
+            alive(&Survival::of_model(&counts), 200.0)
+        };
+        let exact = learned(
+            (1..=400_u64).map(|limit| if limit % 2 == 0 { (limit, true) } else { (limit / 2, false) }),
+        );
+        let exact = alive(&exact, 200.0);
+        assert!((survival(0.5) - exact).abs() < 0.1, "{} and exactly {exact}", survival(0.5));
+        assert!(survival(0.0) < exact - 0.1, "{}", survival(0.0));
     }
 
     #[test]

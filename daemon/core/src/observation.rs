@@ -207,6 +207,8 @@ pub struct RankReading {
     pub generation_tokens: Option<u64>,
     /// Requests that ended, however they ended.
     pub finished: Option<u64>,
+    /// Of those, cut off at their max_tokens or at the window.
+    pub cut: Option<u64>,
     /// Preemptions (counted late: never a trigger).
     pub preemptions: Option<u64>,
     /// Engine steps (count of `iteration_tokens_total`).

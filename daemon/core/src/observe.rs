@@ -139,7 +139,8 @@ impl Node {
         // Read rarely, so that most readings bring no change. After a restart it counts from nothing.
         if after != before && !after.is_empty() {
             let before = if effect.restarted { Vec::new() } else { before };
-            self.book.take_histogram(&model, &before, &after, std::mem::take(&mut engine.told));
+            let (told, cut) = (std::mem::take(&mut engine.told), engine.cut_share());
+            self.book.take_histogram(&model, (&before, &after), told, cut);
         }
         if effect.restarted {
             let name = Arc::clone(&engine.facts.engine);

@@ -100,6 +100,11 @@ impl Rank {
         Some(())
     }
 
+    /// Of the requests that finished, so many more were cut off at a limit.
+    pub(super) fn add_cut(&mut self, more: u64) {
+        self.figures.cut = Some(self.figures.cut.unwrap_or(0).saturating_add(more));
+    }
+
     pub(super) fn time(&mut self, timing: Timing) -> &mut Times {
         match timing {
             Timing::Ttft => &mut self.ttft,

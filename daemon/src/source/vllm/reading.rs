@@ -63,6 +63,7 @@ struct Labels<'a> {
     model: Option<&'a [u8]>,
     reason: Option<&'a [u8]>,
     sleep_state: Option<&'a [u8]>,
+    finished_reason: Option<&'a [u8]>,
     upper_bound: Option<&'a [u8]>,
     cache: CacheConfig<'a>,
 }
@@ -74,6 +75,7 @@ impl<'a> Labels<'a> {
             b"model_name" => &mut self.model,
             b"reason" => &mut self.reason,
             b"sleep_state" => &mut self.sleep_state,
+            b"finished_reason" => &mut self.finished_reason,
             b"le" => &mut self.upper_bound,
             b"block_size" => &mut self.cache.block_size,
             b"num_gpu_blocks" => &mut self.cache.num_gpu_blocks,
@@ -140,6 +142,11 @@ impl Reader {
                     rank.add(family, waiting)?;
                 }
             }
+            Family::Finished => {
+                let finished = count(value)?;
+                rank.add(family, finished)?;
+                rank.add_cut(if labels.finished_reason == Some(b"length") { finished } else { 0 });
+            }
             Family::CacheConfig => rank.set_cache(&labels.cache)?,
             Family::GenerationLengths => rank.add_length(number(labels.upper_bound?)?, count(value)?)?,
             Family::TimeSum(timing) => rank.time(timing).add_sum(seconds(value)?),
@@ -185,7 +192,7 @@ impl Reader {
             let (mut reading, faults) = rank.finish();
             malformed = malformed.saturating_add(faults);
             if self.finished_broken {
-                reading.finished = None;
+                (reading.finished, reading.cut) = (None, None);
             }
             reading
         });

@@ -163,6 +163,7 @@ impl Exposition {
             prompt_tokens: Some(self.prompt_tokens),
             generation_tokens: Some(self.generation_tokens),
             finished: Some(self.finished),
+            cut: None,
             preemptions: Some(self.preemptions),
             steps: Some(self.steps),
             prefix_queries: Some(self.prefix_queries),
