@@ -197,7 +197,8 @@ fn place(
         weighed.denied = Some(if full { Reason::KvFull } else { Reason::ClassLimit });
         let now = grounds.now;
         let drain = if fit.terms.peak.is_some() { &pool.drain } else { &pool.promised_drain };
-        weighed.retry_after = drain.wait_for(now, short).or_else(|| first_end(engine, now));
+        let foreseen = drain.wait_for(now, short).or_else(|| first_end(engine, now));
+        weighed.retry_after = foreseen.or_else(|| next_reading(pool, now));
     }
     weighed
 }
@@ -309,6 +310,16 @@ fn first_end(engine: &Engine, now: Mono) -> Option<Duration> {
     let left = Duration::try_from_secs_f64(left).unwrap_or(Duration::ZERO);
     Some(left.clamp(retry::SHORTEST, retry::LONGEST))
 }
+
+/// When the engine is next read: until then nothing more is known of what it gives back.
+fn next_reading(pool: &Pool, now: Mono) -> Option<Duration> {
+    let figures = pool.figures.as_ref()?;
+    let left = figures.interval.saturating_sub(now.since(figures.span.not_after));
+    Some(left.clamp(UNFORESEEN, retry::LONGEST))
+}
+
+/// Shortest wait of those for whom no room is foreseen.
+const UNFORESEEN: Duration = Duration::from_secs(1);
 
 /// A request without max_tokens is longer than what room is kept for in the worst case with this probability.
 const UNLIMITED_RISK: f64 = 0.01;

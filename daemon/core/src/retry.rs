@@ -145,6 +145,30 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        observation::{EngineReading, Observation},
+        request::Verdict,
+        settings::Settings,
+        testing::{at, facts, rank, request},
+        units::Span,
+    };
+
+    /// A pool that others have filled, read every five seconds, last at 0 s.
+    #[test]
+    fn who_finds_it_full_before_anything_is_known_of_what_it_gives_back_comes_with_the_next_reading() {
+        let mut node = Node::new(Settings::default(), 1);
+        node.observe(at(0.0), Observation::Engine(Box::new(facts(at(0.0)))));
+        let reading = EngineReading {
+            span: Span::at(at(0.0)),
+            ranks: vec![rank(100, 5, 0, 0)],
+            interval: Duration::from_secs(5),
+            ..EngineReading::default()
+        };
+        node.observe(at(0.0), Observation::Reading { engine: "e".into(), reading: Box::new(reading) });
+        let decision = node.admit(at(1.0), &request(16)).unwrap();
+        let Verdict::Deny(deny) = decision.verdict else { panic!("admitted: {decision:?}") };
+        assert_eq!((deny.reason, deny.retry_after), (Reason::KvFull, Some(Duration::from_secs(4))));
+    }
 
     #[test]
     fn waits_grow_until_those_who_come_back_are_let_in() {
