@@ -168,7 +168,7 @@ async fn decisions_are_counted_once_by_class_reason_and_tenant() {
     ready_engine(&served.handle);
     let at = address(&served.connection).await;
     let mut admission = served.connection.admission();
-    let odd = "a\"b\\c\nd";
+    let odd = "a\"b\\c{d=é}";
     for (prompt, tenant, class) in [
         (16, "", v1::PriorityClass::Standard),
         (16, odd, v1::PriorityClass::Batch),
