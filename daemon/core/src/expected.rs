@@ -147,21 +147,22 @@ impl Expecting {
         needed.fold(0.0, f64::max)
     }
 
-    /// By how much a first token in `ttft` makes the first token of one of them late; `margined` is what it is wise to
-    /// foresee of a time.
+    /// By how much a prompt that takes `own`, and has its first token in `ttft`, makes the first token of one of them late
+    /// that would else be in time; `margined` is what it is wise to foresee of a time.
     fn late(
         &self,
         now: Mono,
         class: Class,
-        ttft: Duration,
+        (own, ttft): (Duration, Duration),
         margined: impl Fn(Duration) -> Duration,
     ) -> Duration {
-        let late = self.before(now, class).filter_map(|(one, due)| {
+        let for_time = |one: &Expected| one.reason == Reason::Ttft && now <= one.due + MOMENT;
+        let those = self.before(now, class).filter(|(one, _)| for_time(one));
+        let late = those.filter_map(|(one, due)| {
             let objective = one.question.ttft_objective?;
-            // What would be late on an engine of its own is made late by nobody.
-            let possible = margined(one.time) <= objective;
-            let time = ttft.saturating_sub(due) + one.time;
-            Some(margined(time).saturating_sub(objective)).filter(|_| possible)
+            let after = |queued: Duration| margined(queued.saturating_sub(due) + one.time);
+            let in_time = after(ttft.saturating_sub(own)) <= objective;
+            Some(after(ttft).saturating_sub(objective)).filter(|_| in_time)
         });
         late.max().unwrap_or_default()
     }
@@ -190,8 +191,9 @@ impl Engine {
             weighed.leave_to_others();
             return;
         }
-        let late =
-            expecting.late(now, class, weighed.ttft.unwrap_or_default(), |time| pool.prefill.margin.of(time));
+        let (_, own) = self.needs(weighed);
+        let ttft = weighed.ttft.unwrap_or_default();
+        let late = expecting.late(now, class, (own, ttft), |time| pool.prefill.margin.of(time));
         if late > Duration::ZERO {
             (weighed.denied, weighed.held_back) = (Some(Reason::Ttft), true);
             weighed.retry_after = Some(late);
@@ -230,6 +232,11 @@ mod tests {
         Expected::new(at(0.0), wait, question, Reason::KvFull).needing(40.0, Duration::from_secs(1))
     }
 
+    /// The same, where it was time that it lacked.
+    fn for_time(prompt: u64, wait: f64) -> Expected {
+        Expected { reason: Reason::Ttft, ..told(prompt, wait) }
+    }
+
     fn key(prompt: u64) -> u64 {
         let mut asked = request(prompt);
         asked.ttft_objective = Some(Duration::from_secs(3));
@@ -261,6 +268,13 @@ mod tests {
     }
 
     #[test]
+    fn one_that_waits_is_the_one_that_was_told_however_long_it_has_waited() {
+        let mut asked = request(10);
+        asked.ttft_objective = Some(Duration::from_millis(2_600));
+        assert_eq!(idempotency::question(&asked), key(10));
+    }
+
+    #[test]
     fn nothing_is_kept_for_those_who_never_come() {
         let mut expecting = trusting();
         expecting.add(told(10, 1.0));
@@ -271,7 +285,12 @@ mod tests {
         }
         assert_eq!(expecting.room(at(1.0), Class::Standard, 0.0), 0.0);
         assert_eq!(
-            expecting.late(at(1.0), Class::Standard, Duration::from_secs(60), |time| time),
+            expecting.late(
+                at(1.0),
+                Class::Standard,
+                (Duration::from_secs(60), Duration::from_secs(60)),
+                |time| time
+            ),
             Duration::ZERO
         );
     }
@@ -295,20 +314,34 @@ mod tests {
     #[test]
     fn a_prompt_must_not_make_theirs_late() {
         let mut expecting = trusting();
+        expecting.add(for_time(10, 2.0));
+        // Due in one second, a second of its own, wanted within three: what is queued until then may take three seconds.
+        let late = |now, own, ttft| {
+            let seconds = |own: f64, ttft: f64| (Duration::from_secs_f64(own), Duration::from_secs_f64(ttft));
+            expecting.late(at(now), Class::Standard, seconds(own, ttft), |time| time).as_secs_f64()
+        };
+        assert_eq!((late(1.0, 2.0, 3.0), late(1.0, 4.0, 5.0)), (0.0, 2.0));
+        // It is late without this one, or this one goes before it is due, or it has not come.
+        assert_eq!(late(1.0, 0.5, 5.0), 0.0);
+        assert_eq!(late(0.0, 3.5, 3.5), 0.0);
+        assert_eq!((late(3.0, 4.0, 4.0), late(3.1, 4.0, 4.0)), (2.0, 0.0));
+    }
+
+    #[test]
+    fn who_lacked_room_is_made_late_by_nobody() {
+        let mut expecting = trusting();
         expecting.add(told(10, 2.0));
-        // Due in one second, a second of its own: a first token in four seconds or more is one too late.
-        let late =
-            |seconds| expecting.late(at(1.0), Class::Standard, Duration::from_secs(seconds), |time| time);
-        assert_eq!((late(3), late(5)), (Duration::ZERO, Duration::from_secs(2)));
+        let long = Duration::from_secs(60);
+        assert_eq!(expecting.late(at(2.0), Class::Standard, (long, long), |time| time), Duration::ZERO);
     }
 
     #[test]
     fn nobody_stands_back_for_a_first_token_that_would_be_late_anyhow() {
         let mut expecting = trusting();
-        let one = told(10, 2.0);
+        let one = for_time(10, 2.0);
         // Its prompt alone takes longer than the three seconds that it wants.
         expecting.add(one.needing(40.0, Duration::from_millis(3_001)));
-        let late = |ttft| expecting.late(at(2.0), Class::Standard, ttft, |time| time);
+        let late = |ttft| expecting.late(at(2.0), Class::Standard, (ttft, ttft), |time| time);
         assert_eq!((late(Duration::ZERO), late(Duration::from_secs(60))), (Duration::ZERO, Duration::ZERO));
     }
 

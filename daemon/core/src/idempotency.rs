@@ -88,9 +88,11 @@ pub(crate) fn fingerprint(request: &Request<'_>) -> Option<u64> {
 }
 
 /// Fingerprint of who asks and of all that a decision depends on: two requests that have it in common are as good as one.
+/// But for the time in which the first token is wanted: of one that waits, less of it is left each time.
 pub(crate) fn question(request: &Request<'_>) -> u64 {
+    let timeless = Request { ttft_objective: None, ..*request };
     let mut hasher = DefaultHasher::new();
-    (request.peer_uid, request.tenant, content(request)).hash(&mut hasher);
+    (request.peer_uid, request.tenant, content(&timeless)).hash(&mut hasher);
     hasher.finish()
 }
 

@@ -28,6 +28,15 @@ impl Reason {
     }
 }
 
+impl Chosen {
+    /// Whether what is freed at its engines is to be left to it while it waits. One for which there is room, but that leaves
+    /// it to those who were told to come back, has no claim against these.
+    fn claims(&self, barred: Engines) -> bool {
+        let left_to_expected = self.weighed.held_back && !barred.meets(Engines::one(self.index));
+        self.weighed.denied == Some(Reason::KvFull) && !left_to_expected
+    }
+}
+
 impl Node {
     /// Answers a request that may wait up to [`Request::wait`] for room; the answer to one that waits comes by
     /// [`poll_grant`](Self::poll_grant).
@@ -89,7 +98,7 @@ impl Node {
         let longest = self.settings.queue_time;
         let mut waiter = Waiter::new(now, ticket, asked.request, longest, (asked.tenant, held), home);
         waiter.need = chosen.weighed.need.map_or(Blocks::ZERO, |need| need.blocks(block_size));
-        (waiter.engines, waiter.claims) = (chosen.candidates, chosen.weighed.denied == Some(Reason::KvFull));
+        (waiter.engines, waiter.claims) = (chosen.candidates, chosen.claims(asked.barred));
         let (waiting, _) = self.queue.at(&waiter.home);
         if waiting >= self.settings.queue_depth || self.queue.is_full() {
             let Some(displaced) = self.queue.displaced_by(&waiter) else {
@@ -97,6 +106,8 @@ impl Node {
             };
             self.displace(now, displaced);
         }
+        // It has come, and waits like others from now on.
+        self.came_back(now, asked.request);
         self.queue.push(waiter);
         self.sort_queue(now, 0);
         Answer::Wait(ticket)
@@ -174,7 +185,7 @@ impl Node {
                     if now < waiter.deadline {
                         if let Some(waiter) = self.queue.get_mut(place) {
                             waiter.engines = chosen.candidates;
-                            waiter.claims = chosen.weighed.denied == Some(Reason::KvFull);
+                            waiter.claims = chosen.claims(barred);
                         }
                         return false;
                     }
