@@ -161,8 +161,9 @@ impl Daemon {
         outputs.close_page();
         stopping.send_replace(true);
         let served = timeout(ANSWER_GRACE, serving).await;
+        // A caller that did not hang up in time is left: nothing is promised any more that would not be kept.
+        drop(threads);
         end(outputs, &sources).await;
-        // A caller that did not hang up in time is left.
         served.map_or(Ok(()), ended)
     }
 }

@@ -24,13 +24,14 @@ struct Window {
 #[derive(Debug)]
 pub(super) struct Limit<K> {
     windows: HashMap<K, Window>,
-    /// Left out because there are too many kinds.
+    /// Left out because there are too many kinds, and when such were last told.
     strangers: u64,
+    strangers_told: Option<Instant>,
 }
 
 impl<K> Default for Limit<K> {
     fn default() -> Self {
-        Self { windows: HashMap::new(), strangers: 0 }
+        Self { windows: HashMap::new(), strangers: 0, strangers_told: None }
     }
 }
 
@@ -67,8 +68,11 @@ impl<K: Copy + Eq + Hash> Limit<K> {
             }
             !over
         });
-        let strangers = std::mem::take(&mut self.strangers);
-        told.extend((strangers > 0).then_some((None, strangers)));
+        let due = self.strangers_told.is_none_or(|told| now.duration_since(told) >= WINDOW);
+        if self.strangers > 0 && due {
+            told.push((None, std::mem::take(&mut self.strangers)));
+            self.strangers_told = Some(now);
+        }
         told
     }
 }
@@ -105,5 +109,8 @@ mod tests {
         let written = (0..2000_u32).filter(|kind| limit.allows(*kind, start)).count();
         assert_eq!(written, 1024);
         assert_eq!(limit.left_out(start), [(None, 976)]);
+        assert!(!limit.allows(5000, start));
+        assert_eq!(limit.left_out(start + WINDOW / 2), []);
+        assert!(limit.left_out(start + WINDOW).contains(&(None, 1)));
     }
 }

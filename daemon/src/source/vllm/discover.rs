@@ -197,6 +197,8 @@ impl Scanner {
     }
 
     fn found_engines(&mut self, users: &[&Stat], problems: &mut Vec<String>) {
+        // Looked at again: what it was may have become another program.
+        self.strangers.retain(|pid, _| users.iter().all(|stat| stat.identity.pid != *pid));
         let commands: BTreeMap<u32, (&Stat, Vec<String>, Command)> = users
             .iter()
             .filter(|stat| {
@@ -229,7 +231,6 @@ impl Scanner {
 impl Scanner {
     /// Whether the user that started a process may start engines. One whose user cannot be told may not.
     fn trusts(&mut self, pid: u32) -> bool {
-        self.strangers.remove(&pid);
         if self.uids.is_empty() {
             return true;
         }
