@@ -71,7 +71,8 @@ impl Node {
         chosen: &Result<Chosen, Reason>,
     ) -> Decision {
         let request = asked.request;
-        self.came_back(now, request);
+        let denied = chosen.as_ref().map_or_else(|reason| Some(*reason), |chosen| chosen.weighed.denied);
+        self.came_back(now, request, denied);
         match chosen {
             Err(reason) => self.deny(now, request, *reason, None),
             Ok(Chosen { index, weighed, .. }) => match weighed.denied {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::{
     decision::Weighed,
+    engine::Engine,
     expected::{Expected, Expecting},
     idempotency,
     node::Node,
@@ -103,13 +104,23 @@ impl Node {
         first.expects(now, key) || expecting.any(|expecting| expecting.expects(now, key))
     }
 
-    /// A request is answered: if it was told to come, it has.
-    pub(crate) fn came_back(&mut self, now: Mono, request: &Request<'_>) {
+    /// A request is answered, or waits: if it was told to come, it has. From whether it is let in is learned.
+    pub(crate) fn came_back(&mut self, now: Mono, request: &Request<'_>, denied: Option<Reason>) {
         if self.engines.iter().all(|engine| engine.come_back.expecting.is_empty()) {
             return;
         }
         let key = idempotency::question(request);
-        let _ = self.engines.iter_mut().find_map(|engine| engine.come_back.expecting.take(now, key));
+        let came = |engine: &mut Engine| {
+            let one = engine.come_back.expecting.take(now, key)?;
+            let later = engine.come_back.kind(one.reason)?;
+            match denied {
+                None if !one.learned => later.learn(true),
+                Some(reason) if !one.learned && reason.http_status() == 429 => later.learn(false),
+                _ => {}
+            }
+            Some(())
+        };
+        let _ = self.engines.iter_mut().find_map(came);
     }
 
     /// Weighs those again who should be back by now, learns from it, and forgets those who did not come.
@@ -165,9 +176,15 @@ mod tests {
             ..EngineReading::default()
         };
         node.observe(at(0.0), Observation::Reading { engine: "e".into(), reading: Box::new(reading) });
-        let decision = node.admit(at(1.0), &request(16)).unwrap();
-        let Verdict::Deny(deny) = decision.verdict else { panic!("admitted: {decision:?}") };
-        assert_eq!((deny.reason, deny.retry_after), (Reason::KvFull, Some(Duration::from_secs(4))));
+        let mut ask = |seconds| match node.admit(at(seconds), &request(16)).unwrap().verdict {
+            Verdict::Deny(deny) => (deny.reason, deny.retry_after.unwrap()),
+            Verdict::Admit(admit) => panic!("{admit:?}"),
+        };
+        assert_eq!(ask(1.0), (Reason::KvFull, Duration::from_secs(4)));
+        // It comes when it was told, in vain: the next wait, of a second at least, is told longer by e^(0.1 × 0.8).
+        let (reason, wait) = ask(5.0);
+        assert_eq!(reason, Reason::KvFull);
+        assert!((wait.as_secs_f64() - 1.083_287).abs() < 1e-6, "{wait:?}");
     }
 
     #[test]

@@ -107,7 +107,7 @@ impl Node {
             self.displace(now, displaced);
         }
         // It has come, and waits like others from now on.
-        self.came_back(now, asked.request);
+        self.came_back(now, asked.request, chosen.weighed.denied);
         self.queue.push(waiter);
         self.sort_queue(now, 0);
         Answer::Wait(ticket)
