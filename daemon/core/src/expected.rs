@@ -217,6 +217,7 @@ mod tests {
         idempotency,
         node::Node,
         observation::{EngineReading, Observation},
+        queue::Answer,
         request::{Completion, Outcome, Reference, Request, ReservationId, Verdict},
         settings::Risk,
         testing::{at, facts, rank, request},
@@ -405,6 +406,42 @@ mod tests {
         }
         assert!(ask(&mut node, due, 26).is_err());
         assert!(ask(&mut node, due, 25).is_ok());
+    }
+
+    /// Both fit: 20 blocks are free, one of 10 waits because 13 are left to one of 20, which comes when the other has waited
+    /// long enough to stand before it.
+    #[test]
+    fn who_waits_only_for_those_who_come_back_does_not_keep_them_out() {
+        let (mut node, due) = one_was_told(trusting());
+        node.settings.queue_time = Duration::from_secs(2);
+        let patient = Request { wait: Duration::from_secs(60), ..of_blocks(10) };
+        assert!(matches!(node.admit_or_wait(at(due), &patient).unwrap(), Answer::Wait(_)));
+        node.handle_timeout(at(due + 0.6));
+        assert_eq!(node.waiting(), 1);
+        assert!(ask(&mut node, due + 0.6, 20).is_ok());
+    }
+
+    #[test]
+    fn who_comes_back_and_waits_is_not_kept_waiting_for_itself() {
+        let (mut node, due) = one_was_told(trusting());
+        let (wait, ttft_objective) = (Duration::from_secs(60), Some(Duration::from_secs(30)));
+        let patient = Request { wait, ttft_objective, ..of_blocks(20) };
+        // What is free is taken again before it comes.
+        node.engines[0].come_back.expecting = Expecting::default();
+        let taken = ask(&mut node, due, 10).unwrap();
+        let mut expecting = trusting();
+        let question = (idempotency::question(&patient), Question::new(&patient));
+        expecting.add(
+            Expected::new(at(due - 1.0), Duration::from_secs(1), question, Reason::KvFull)
+                .needing(40.0, Duration::ZERO),
+        );
+        node.engines[0].come_back.expecting = expecting;
+        let Answer::Wait(ticket) = node.admit_or_wait(at(due), &patient).unwrap() else { panic!("decided") };
+        let ended = Completion { outcome: Outcome::Ok, output_tokens: None, prompt_tokens: None };
+        node.complete(at(due + 0.1), Reference::Id(taken), ended);
+        let (answered, decision) = node.poll_grant().unwrap();
+        assert_eq!(answered, ticket);
+        assert!(matches!(decision.verdict, Verdict::Admit(_)), "{decision:?}");
     }
 
     #[test]
