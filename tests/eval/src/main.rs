@@ -50,6 +50,9 @@ struct Args {
     /// Seconds in which requests arrive, for every situation.
     #[arg(long)]
     seconds: Option<f64>,
+    /// Another draw of everything that is left to chance: 0 for that of the published figures.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
     /// All parameter values of every rule, not only the usual ones.
     #[arg(long)]
     sweep: bool,
@@ -101,6 +104,9 @@ impl Args {
             Set::Retry => cells::retry(length),
             Set::Tenants => cells::tenants(length),
         };
+        for cell in &mut cells {
+            cell.seed = cell.seed.wrapping_add(self.seed);
+        }
         cells.retain(|cell| self.only.as_ref().is_none_or(|part| cell.name().contains(part)));
         cells
     }
