@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
+    affinity::Home,
     book::ClassKey,
     cost::Work,
     counts::Ruling,
@@ -132,8 +133,8 @@ impl Node {
             Some(serves) => serves,
             None => !certain,
         };
-        let known = request.session_key.map(|key| self.affinity.engine(key));
-        let home = known.flatten().map(|(engine, _)| engine);
+        let known = request.session_key.map(|key| self.affinity.home(key));
+        let home = known.flatten().map(|home| home.engine);
         let class = ClassKey::of(request);
         let payer = self.tenants.get(tenant).map(|account| (tenant, account));
         let mut candidates = Engines::default();
@@ -149,8 +150,9 @@ impl Node {
             }
             candidates = candidates.with(Engines::one(index));
             // A session that is new here, or was elsewhere, has nothing cached but what all share.
-            let here = known.map(|known| known.filter(|(home, _)| *home == index));
-            let cached = here.map(|here| here.map_or(Tokens::ZERO, |(_, prompt)| prompt));
+            let here =
+                known.map(|known| known.filter(|home| home.engine == index && engine.keeps(home.written)));
+            let cached = here.map(|here| here.map_or(Tokens::ZERO, |home| home.prompt));
             let (settings, book, guard) = (&self.settings, &self.book, &self.guard);
             let grounds = Grounds { now, settings, book, class, cached, guard, payer };
             let mut weighed = decision::weigh(engine, request, &grounds);
@@ -222,7 +224,8 @@ impl Node {
             self.guard.probing(now, &engine.facts.engine, need.prompt, id);
         }
         if let Some(key) = request.session_key {
-            self.affinity.note(key, index, need.prompt);
+            let written = self.engines.get(index).map(Engine::written).unwrap_or_default();
+            self.affinity.note(key, Home { engine: index, prompt: need.prompt, written });
         }
         if let Some(request_id) = request.request_id {
             self.request_ids.note(request, request_id, id);

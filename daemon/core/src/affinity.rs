@@ -7,10 +7,21 @@ use crate::units::Tokens;
 /// Sessions remembered. A table of fixed size in which a newer session may displace an older one.
 const SLOTS: u64 = 4096;
 
-/// Session key → engine index and prompt tokens.
+/// Where a session was last sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Home {
+    /// Index of the engine.
+    pub(crate) engine: usize,
+    /// Prompt tokens that it was sent with.
+    pub(crate) prompt: Tokens,
+    /// Tokens that the engine had written to its pool by then.
+    pub(crate) written: Tokens,
+}
+
+/// Session key → where it was last sent.
 #[derive(Debug)]
 pub(crate) struct Affinity {
-    slots: Vec<Option<(u64, usize, Tokens)>>,
+    slots: Vec<Option<(u64, Home)>>,
 }
 
 impl Default for Affinity {
@@ -28,18 +39,18 @@ impl Affinity {
         (hash, usize::try_from(hash % SLOTS).unwrap_or_default())
     }
 
-    /// Engine of that session, and the prompt tokens it was sent with.
-    pub(crate) fn engine(&self, key: &str) -> Option<(usize, Tokens)> {
+    /// Where that session was last sent.
+    pub(crate) fn home(&self, key: &str) -> Option<Home> {
         let (hash, slot) = Self::hash(key);
-        let (kept, engine, prompt) = (*self.slots.get(slot)?)?;
-        (kept == hash).then_some((engine, prompt))
+        let (kept, home) = (*self.slots.get(slot)?)?;
+        (kept == hash).then_some(home)
     }
 
-    /// The session went to `engine` with a prompt of so many tokens.
-    pub(crate) fn note(&mut self, key: &str, engine: usize, prompt: Tokens) {
+    /// The session went to `home`.
+    pub(crate) fn note(&mut self, key: &str, home: Home) {
         let (hash, slot) = Self::hash(key);
         if let Some(slot) = self.slots.get_mut(slot) {
-            *slot = Some((hash, engine, prompt));
+            *slot = Some((hash, home));
         }
     }
 }

@@ -92,6 +92,20 @@ impl Engine {
         }
     }
 
+    /// Tokens that it has written to its pools in all, by the last reading.
+    pub(crate) fn written(&self) -> Tokens {
+        let figures = self.pools.iter().filter_map(|pool| pool.figures.as_ref());
+        figures.map(Figures::written).sum()
+    }
+
+    /// Whether its prefix cache still holds what it had written when it had written `then` in all: the blocks given back
+    /// first are the first to be used again (vLLM 0.32, v1/core/block_pool.py), once all that were free before are.
+    pub(crate) fn keeps(&self, then: Tokens) -> bool {
+        let free: Tokens = self.pools.iter().filter_map(Pool::free).sum();
+        let written = self.written();
+        written >= then && written.saturating_sub(then) <= free
+    }
+
     /// Whether it serves `model`; `None` when it may but does not say.
     pub(crate) fn serves(&self, model: &str) -> Option<bool> {
         if self.facts.models.iter().any(|served| &*served.name == model) {

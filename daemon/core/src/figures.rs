@@ -28,6 +28,12 @@ impl Figures {
         self.in_engine() == Some(0)
     }
 
+    /// Tokens that the engine has written to the pool in all its life: prompts but for what was cached, and outputs.
+    pub(crate) fn written(&self) -> Tokens {
+        let all = self.raw.prompt_tokens.unwrap_or(0).saturating_add(self.raw.generation_tokens.unwrap_or(0));
+        Tokens(all.saturating_sub(self.raw.prefix_hits.unwrap_or(0)))
+    }
+
     /// Whether steps are due: something runs, or waits for nothing but room.
     pub(crate) fn busy(&self) -> bool {
         let deferred = self.raw.waiting_deferred.unwrap_or(0);

@@ -314,6 +314,12 @@ impl Pool {
         self.figures.as_ref().map(|figures| now.since(figures.span.not_before))
     }
 
+    /// Tokens that its free blocks could hold at the last reading.
+    pub(crate) fn free(&self) -> Option<Tokens> {
+        let used = self.figures.as_ref()?.used?;
+        Some(self.total?.saturating_sub(used).to_tokens(self.block_size))
+    }
+
     /// Most blocks that may be committed.
     pub(crate) fn limit(&self, settings: &Settings) -> Option<Blocks> {
         let total = self.total?;
