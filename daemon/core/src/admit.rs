@@ -202,8 +202,9 @@ impl Node {
             footprint: weighed.footprint.clone(),
             uncached: weighed.uncached,
             passed: false,
+            told: false,
             foreseen: weighed.ttft.filter(|_| pool.is_some_and(|pool| pool.prefill.foresees())),
-            asks: pool.map_or(0, |pool| pool.prefill.asks()),
+            came: weighed.rank.and(pool).map(|pool| pool.prefill.strangers.came(now)),
             prefill: engine.begin_prefill(weighed.rank, now, Work::of(need.prompt, weighed.uncached)),
             generated: Tokens::ZERO,
             generated_at: now,
@@ -312,7 +313,7 @@ impl Node {
         if let Some(engine) = self.engines.get_mut(index) {
             engine.asked.take(now, weighed, denied, idempotency::fingerprint(request));
             for pool in &mut engine.pools {
-                pool.prefill.ask();
+                pool.prefill.strangers.ask();
             }
         }
     }

@@ -273,6 +273,12 @@ fn in_time(engine: &Engine, request: &Request<'_>, now: Mono, weighed: &mut Weig
         let wait = pool.prefill.margin.of(ttft).saturating_sub(objective) + alone;
         weighed.retry_after =
             (pool.prefill.margin.of(alone) <= objective).then(|| wait.clamp(retry::SHORTEST, retry::LONGEST));
+    } else if let (None, Some(objective)) = (weighed.ttft, request.ttft_objective)
+        && pool.prefill.least(now) > objective
+    {
+        weighed.denied = Some(Reason::Ttft);
+        let wait = pool.prefill.least(now).saturating_sub(objective);
+        weighed.retry_after = Some(wait.clamp(retry::SHORTEST, retry::LONGEST));
     } else if let (Some(step), Some(objective)) = (step, request.pace_objective)
         && step > objective
         && !pool.idle(now)
@@ -416,6 +422,9 @@ pub(crate) fn sentence(
             format!(
                 "the next first tokens of engine {name} are for requests that were told to come back for them"
             )
+        }
+        Reason::Ttft if weighed.is_some_and(|weighed| weighed.ttft.is_none()) => {
+            format!("engine {name} has too many prompt tokens to compute before it is known how fast it is")
         }
         Reason::Ttft => {
             let expected = weighed.and_then(|weighed| weighed.ttft).unwrap_or_default();

@@ -221,7 +221,7 @@ impl Engine {
             pool.prefill.leave(reservation.work());
         }
         if outcome == Outcome::Ok {
-            pool.prefill.ended(reservation.generated > Tokens::ZERO);
+            pool.prefill.ended(reservation.told);
         }
     }
 

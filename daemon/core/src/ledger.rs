@@ -43,10 +43,12 @@ pub(crate) struct Reservation {
     pub(crate) uncached: Tokens,
     /// Its prompt has been computed, as far as the counters tell.
     pub(crate) passed: bool,
+    /// Its gateway told of its first token when that came.
+    pub(crate) told: bool,
     /// Time to its first token that was foreseen when it was admitted.
     pub(crate) foreseen: Option<Duration>,
-    /// How many had asked when it was admitted.
-    pub(crate) asks: u64,
+    /// Strangers that had come when it was admitted, where its rank was known.
+    pub(crate) came: Option<f64>,
     /// From when to when its prompt is computed, by the best estimate.
     pub(crate) prefill: (Mono, Mono),
     /// Output tokens reported so far, all sequences together, and when.

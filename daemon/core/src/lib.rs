@@ -47,6 +47,7 @@ mod leak;
 mod ledger;
 pub mod lengths;
 mod liveness;
+mod margin;
 mod matching;
 mod need;
 pub mod node;

@@ -179,13 +179,20 @@ impl Pool {
         }
         let Some(figures) = &self.figures else { return };
         let computed = 1.0 - self.cached.get().unwrap_or(0.0);
-        let prompt = mean_prompt(&figures.raw).unwrap_or(BYPASS_PROMPT);
+        let usual = real(mean_prompt(&figures.raw).unwrap_or(BYPASS_PROMPT).0);
+        let beyond = real(change.prompt_tokens) - queue.passed_prompts;
+        // Which of ours have passed is known where gateways tell.
+        if self.prefill.told() {
+            let others = (queue.others_arrived, queue.others_waiting);
+            self.prefill.strangers.learn_prompts(change.elapsed, others, beyond);
+        }
+        let prompt = Tokens(count_up(self.prefill.strangers.prompt(usual)));
         let one = Work::of(prompt, Tokens(count_up(real(prompt.0) * computed)));
         let full = figures.raw.kv_usage.is_some_and(|usage| usage > FULL);
         let (mut left, mut work) = (queue.left, queue.passed);
         left.add(one.times(real(queue.others_waiting)));
         // What passed beyond ours was theirs; gateways tell sooner or later than the counter.
-        self.beyond_ours += real(change.prompt_tokens) - queue.passed_prompts;
+        self.beyond_ours += beyond;
         let theirs = self.beyond_ours.max(0.0) / real(prompt.0.max(1));
         self.beyond_ours = if figures.idle() { 0.0 } else { self.beyond_ours.min(0.0) };
         work.add(one.times(theirs));
@@ -196,6 +203,7 @@ impl Pool {
             told: change.prefill.map(|(tokens, seconds)| (tokens * computed, seconds)),
             arrived: queue.others_arrived,
             stranger: one,
+            among_ours: self.bypass == 0,
             others: (change.all_arrivals > 0)
                 .then(|| (real(queue.others_arrived) / real(change.all_arrivals)).min(1.0)),
             left,
@@ -250,7 +258,8 @@ impl Pool {
         }
         let mean = self.unexplained_mean.get().unwrap_or(self.unexplained);
         let square = self.unexplained_square.get().unwrap_or(mean * mean);
-        let (usual, came) = self.prefill.strangers(age);
+        let strangers = &self.prefill.strangers;
+        let (usual, came) = (strangers.usual(age), strangers.since(age));
         let rate = self.token_rate.get().unwrap_or(0.0);
         Other {
             now: self.unexplained,
@@ -266,7 +275,7 @@ impl Pool {
 
     /// How long those stay that come by other ways, seconds: by Little's law.
     fn stay(&self) -> Option<f64> {
-        let (usual, _) = self.prefill.strangers(Duration::from_secs(1));
+        let usual = self.prefill.strangers.usual(Duration::from_secs(1));
         self.bypassing.get().filter(|_| usual > LEAST_STRANGERS).map(|bypassing| bypassing / usual)
     }
 

@@ -65,7 +65,8 @@ fn requests_that_are_not_ours_are_given_room_to_grow() {
     pool.bypass = 2;
     let raw = RankReading {
         waiting: Some(1),
-        prompt_tokens: Some(1600),
+        // Of the ten that ended and the three that run.
+        prompt_tokens: Some(2080),
         generation_lengths: vec![(32.0, 10), (f64::INFINITY, 10)],
         ..rank(30, 3, 1, 10)
     };
@@ -86,6 +87,7 @@ fn a_step_that_computes_prompts_takes_as_long_as_its_prompt_tokens() {
     // 3,000 prompt tokens a second, and one of 6,000 to be computed.
     let left = Work::of(Tokens(6000), Tokens(6000));
     pool.prefill.read(Passed {
+        among_ours: true,
         at: at(1.0),
         elapsed: Duration::from_secs(1),
         work: Work::default(),

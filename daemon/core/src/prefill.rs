@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::{
     cost::{Cost, Work},
+    margin::Margin,
     rate::Mean,
     strangers::Strangers,
     units::Mono,
@@ -23,6 +24,10 @@ const OTHERS_MEMORY: Duration = Duration::from_secs(20);
 const MOST_OTHERS: f64 = 0.9;
 /// First tokens of one step are told of within this time.
 const SAME_STEP: Duration = Duration::from_millis(3);
+/// So many strangers are none.
+const FEW: f64 = 0.25;
+/// Prompt tokens per second that no engine is presumed to exceed before it is measured.
+const FASTEST: f64 = 20_000.0;
 /// So many gateways in a row that told of a first token: one that was not told of has not come.
 const TOLD: u32 = 8;
 
@@ -49,12 +54,13 @@ pub(crate) struct Prefill {
     pub(crate) margin: Margin,
     cost: Cost,
     /// Who comes by other ways than ours, and what the prompt of one costs.
-    strangers: Strangers,
+    pub(crate) strangers: Strangers,
     stranger: Work,
-    /// Requests that asked us: in all, when the queue was last known, and at the last reading.
-    asks: u64,
-    asks_then: u64,
-    asks_read: u64,
+    /// Strangers that had come when the queue was last known, and before the one that last passed.
+    came_then: f64,
+    came_passed: f64,
+    /// Whether all in the engine were ours at the last reading.
+    among_ours: bool,
     /// Work since the queue was last empty or the cost last learned, and its time.
     busy: (Work, Duration),
     was_backlogged: bool,
@@ -81,9 +87,9 @@ impl Default for Prefill {
             cost: Cost::default(),
             strangers: Strangers::default(),
             stranger: Work::default(),
-            asks: 0,
-            asks_then: 0,
-            asks_read: 0,
+            came_then: 0.0,
+            came_passed: 0.0,
+            among_ours: true,
             busy: (Work::default(), Duration::ZERO),
             was_backlogged: false,
             credit: 0.0,
@@ -106,6 +112,8 @@ pub(crate) struct Passed {
     pub(crate) arrived: u64,
     pub(crate) others: Option<f64>,
     pub(crate) stranger: Work,
+    /// Nothing in the engine came by other ways.
+    pub(crate) among_ours: bool,
     /// Still to be computed.
     pub(crate) left: Work,
     /// All of ours of which something is left, as a whole.
@@ -131,42 +139,49 @@ impl Prefill {
         self.ours.take_off(work);
     }
 
-    /// A request asked.
-    pub(crate) fn ask(&mut self) {
-        self.asks = self.asks.saturating_add(1);
-    }
-
     /// Whether times foreseen now can teach how late first tokens come.
     pub(crate) fn foresees(&self) -> bool {
         self.cost.learned()
     }
 
-    /// How many have asked.
-    pub(crate) const fn asks(&self) -> u64 {
-        self.asks
-    }
-
-    /// The first token of a prompt is out that was admitted at `admitted`, when `asks` had asked: what is queued came after
-    /// it.
-    pub(crate) fn pass(&mut self, now: Mono, (admitted, asks): (Mono, u64), work: Work) {
+    /// The first token of a prompt is out that was admitted at `admitted`, when `came` strangers had come, if that is known:
+    /// what is queued came after it.
+    pub(crate) fn pass(&mut self, now: Mono, (admitted, came): (Mono, Option<f64>), work: Work) {
         self.leave(work);
-        let begun = std::mem::replace(&mut self.passed_at, now).max(admitted);
+        let passed_at = std::mem::replace(&mut self.passed_at, now);
         // Where not all are told of, what was not told of may have passed long ago.
         if !self.told() {
             return;
         }
-        let time = now.since(begun);
+        let time = now.since(passed_at.max(admitted));
+        let between = came.map(|came| came - std::mem::replace(&mut self.came_passed, came));
+        // One that was queued when the one before it passed took all the time since, but for strangers that came between
+        // them; one that was not may have found strangers there.
+        let alone =
+            if passed_at > admitted { between.is_some_and(|count| count < FEW) } else { self.among_ours };
+        self.hear(work, time, alone);
+        (self.left, self.since, self.read_at) = (self.ours, Work::default(), now);
+        self.came_then = self.strangers.came(now);
+        let behind = came.map_or_else(
+            || self.strangers.usual(now.since(admitted)),
+            |came| (self.came_then - came).max(0.0),
+        );
+        self.theirs = self.cost.seconds(self.stranger.times(behind)).unwrap_or(0.0);
+    }
+
+    /// A gateway has told of `work` that took `time`, `alone` or beside strangers' prompts. Of those it is not known how long
+    /// they are: they teach only where nothing better was learned.
+    fn hear(&mut self, work: Work, time: Duration, alone: bool) {
         // Prompts of one step are told of together: their work goes with their time.
         if self.heard.1 >= WINDOW && time > SAME_STEP {
             self.cost.learn(self.heard.0, self.heard.1);
             self.heard = (Work::default(), Duration::ZERO);
         }
+        if !alone && self.cost.learned() {
+            return;
+        }
         self.heard.0.add(work);
-        self.heard.1 += time.mul_f64(1.0 - self.others_share());
-        (self.left, self.since, self.read_at) = (self.ours, Work::default(), now);
-        let came = self.strangers.expected(now.since(admitted), self.asks.saturating_sub(asks));
-        self.theirs = self.cost.seconds(self.stranger.times(came)).unwrap_or(0.0);
-        self.asks_then = self.asks;
+        self.heard.1 += if alone { time } else { time.mul_f64(1.0 - self.others_share()) };
     }
 
     /// A prompt passed by its gateway's word, sooner or later.
@@ -209,9 +224,9 @@ impl Prefill {
 
     /// Takes in a reading.
     pub(crate) fn read(&mut self, passed: Passed) {
-        let asks = self.asks.saturating_sub(self.asks_read);
-        self.strangers.learn(passed.elapsed, asks, passed.arrived);
-        (self.asks_then, self.asks_read, self.stranger) = (self.asks, self.asks, passed.stranger);
+        self.strangers.read(passed.at, passed.elapsed, passed.arrived);
+        (self.came_then, self.stranger) = (self.strangers.came(passed.at), passed.stranger);
+        self.among_ours = passed.among_ours;
         if let Some(others) = passed.others {
             self.others.take(others, passed.elapsed);
         }
@@ -255,7 +270,7 @@ impl Prefill {
     /// Seconds of work still to be done at `now`; `None` before a cost is known.
     fn queued(&self, now: Mono) -> Option<f64> {
         let elapsed = now.since(self.read_at);
-        let came = self.strangers.expected(elapsed, self.asks.saturating_sub(self.asks_then));
+        let came = (self.strangers.came(now) - self.came_then).max(0.0);
         let work = self.cost.seconds(self.left)? + self.cost.seconds(self.since)? + self.theirs;
         let theirs = self.cost.seconds(self.stranger.times(came))?;
         Some((work + theirs - elapsed.as_secs_f64()).max(0.0))
@@ -265,13 +280,6 @@ impl Prefill {
     pub(crate) fn stranger(&self, time: Duration) -> Duration {
         let share = self.strangers.usual(time).min(1.0);
         self.time(self.stranger.times(share)).unwrap_or_default()
-    }
-
-    /// Strangers that come within `time` as a rule; and that are expected to have come since the last reading, by those who
-    /// asked us meanwhile.
-    pub(crate) fn strangers(&self, time: Duration) -> (f64, f64) {
-        let asks = self.asks.saturating_sub(self.asks_read);
-        (self.strangers.usual(time), self.strangers.expected(time, asks))
     }
 
     /// Tokens per second, over prompts as they came.
@@ -289,46 +297,15 @@ impl Prefill {
         Duration::try_from_secs_f64(self.cost.seconds(work)?).ok()
     }
 
+    /// Time that what is queued takes at `now` even in the fastest of engines: all that is known before there is a cost.
+    pub(crate) fn least(&self, now: Mono) -> Duration {
+        let time = Duration::try_from_secs_f64((self.left.tokens + self.since.tokens) / FASTEST);
+        time.unwrap_or_default().saturating_sub(now.since(self.read_at))
+    }
+
     /// Time until `work` more will have been done, behind all that is queued.
     pub(crate) fn time_for(&self, now: Mono, work: Work) -> Option<Duration> {
         Duration::try_from_secs_f64(self.queued(now)? + self.cost.seconds(work)?).ok()
-    }
-}
-
-/// How much later than foreseen first tokens come: what most of them kept to, as a multiple of the time foreseen.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Margin(f64);
-
-/// Before anything is known, and its bounds.
-const MARGIN: f64 = 1.25;
-const MARGINS: (f64, f64) = (1.05, 2.0);
-/// Share of first tokens that may come later.
-const LATE: f64 = 0.1;
-/// How far one of them moves it.
-const MARGIN_STEP: f64 = 0.05;
-/// Shorter times tell of steps and the way to the engine.
-const LEAST_FORESEEN: Duration = Duration::from_millis(500);
-
-impl Default for Margin {
-    fn default() -> Self {
-        Self(MARGIN)
-    }
-}
-
-impl Margin {
-    /// A first token that was `foreseen` took `actual`.
-    pub(crate) fn learn(&mut self, foreseen: Duration, actual: Duration) {
-        if foreseen < LEAST_FORESEEN {
-            return;
-        }
-        let late = actual.as_secs_f64() > foreseen.as_secs_f64() * self.0;
-        let step = MARGIN_STEP * if late { 1.0 - LATE } else { -LATE };
-        self.0 = (self.0 + step).clamp(MARGINS.0, MARGINS.1);
-    }
-
-    /// What it is wise to foresee.
-    pub(crate) fn of(self, foreseen: Duration) -> Duration {
-        foreseen.mul_f64(self.0)
     }
 }
 
@@ -350,6 +327,7 @@ mod tests {
             arrived: 0,
             others: None,
             stranger: prompts(1),
+            among_ours: true,
             left: prompts(left),
             ours: prompts(left),
             backlogged: left > 0,
@@ -419,7 +397,7 @@ mod tests {
         }
         // Six are left; by the clock five after two tenths of a second, but three first tokens have come.
         for _ in 0..3 {
-            prefill.pass(at(1.2), (at(0.6), 0), prompts(1));
+            prefill.pass(at(1.2), (at(0.6), Some(0.0)), prompts(1));
         }
         assert!((wait(&prefill, 1.2, 0) - 0.6).abs() < 0.02, "{}", wait(&prefill, 1.2, 0));
         assert!((wait(&prefill, 1.4, 1) - 0.6).abs() < 0.02);
@@ -428,22 +406,45 @@ mod tests {
             let arrived = u64::from(tick % 4 == 0);
             prefill.read(Passed { arrived, ..passed(0.2 * f64::from(tick), 1, 6) });
         }
-        prefill.pass(at(119.8), (at(117.8), 0), prompts(1));
-        // Five of ours, and a quarter of two seconds.
-        assert!((wait(&prefill, 119.8, 0) - 1.5).abs() < 0.1, "{}", wait(&prefill, 119.8, 0));
+        // Of 148 strangers two came later than one of ours of which five are left; or half of one for each of two seconds.
+        for (came, seconds) in [(Some(146.0), 1.4), (None, 1.5)] {
+            let mut prefill = prefill.clone();
+            prefill.pass(at(119.8), (at(117.8), came), prompts(1));
+            let queued = wait(&prefill, 119.8, 0);
+            assert!((queued - seconds).abs() < 0.02, "{came:?}: {queued}");
+        }
     }
 
     #[test]
-    fn the_margin_comes_to_hold_for_nine_in_ten() {
-        let (mut margin, mut late) = (Margin::default(), 0);
-        for index in 0..1000_u32 {
-            // Evenly from 0.8 to 1.8 times what was foreseen.
-            let actual = Duration::from_secs_f64(0.8 + f64::from(index * 37 % 100) / 100.0);
-            late += u32::from(actual > margin.of(Duration::from_secs(1)));
-            margin.learn(Duration::from_secs(1), actual);
+    fn strangers_between_two_of_ours_do_not_make_the_engine_look_slow() {
+        let mut prefill = working();
+        for _ in 0..TOLD {
+            prefill.ended(true);
         }
-        assert!((80..=120).contains(&late), "{late}");
-        margin.learn(Duration::from_millis(100), Duration::from_secs(9));
+        // Ours take a fifth of a second each; after a pause, one of them with a stranger before it, and one behind another.
+        for second in 1..100_u32 {
+            let now = 10.0 * f64::from(second);
+            let came = Some(f64::from(second));
+            let among_ours = second % 2 == 0;
+            prefill.read(Passed { among_ours, at: at(now), ..passed(now, 0, 0) });
+            let first = now + if among_ours { 0.2 } else { 1.2 };
+            prefill.pass(at(first), (at(now), came), prompts(1));
+            prefill.pass(at(first + 0.2), (at(now), came), prompts(1));
+            prefill.pass(at(first + 2.2), (at(now), Some(f64::from(second) + 1.0)), prompts(1));
+        }
+        let one = prefill.time(prompts(1)).unwrap().as_secs_f64();
+        assert!((0.19..=0.21).contains(&one), "{one}");
+    }
+
+    #[test]
+    fn before_a_cost_is_known_a_queue_takes_what_the_fastest_engine_would() {
+        let mut prefill = Prefill::default();
+        prefill.read(passed(0.0, 0, 100));
+        prefill.add(prompts(20));
+        assert_eq!(prefill.least(at(0.0)), Duration::from_secs(6));
+        // It drains even where no reading tells.
+        assert_eq!(prefill.least(at(4.0)), Duration::from_secs(2));
+        assert_eq!(prefill.least(at(9.0)), Duration::ZERO);
     }
 
     #[test]

@@ -108,6 +108,7 @@ impl Engine {
         let Some(pool) = self.pools.get_mut(one.rank.unwrap_or(0)) else { return };
         let (work, prompt) = (one.work(), real(one.prompt.0));
         let just_now = one.generated <= FIRST_TOKENS.times(u64::from(one.n));
+        one.told = just_now;
         if let Some(foreseen) = one.foreseen.filter(|_| just_now) {
             pool.prefill.margin.learn(foreseen, now.since(one.admitted_at));
         }
@@ -121,7 +122,7 @@ impl Engine {
         }
         pool.prefill.note_passed(prompt, work);
         if just_now {
-            pool.prefill.pass(now, (one.admitted_at, one.asks), work);
+            pool.prefill.pass(now, (one.admitted_at, one.came), work);
         } else {
             pool.prefill.leave(work);
         }
@@ -136,11 +137,17 @@ impl Engine {
             let waiting = pool.figures.as_ref().and_then(|figures| figures.raw.waiting).unwrap_or(0);
             let in_engine = pool.figures.as_ref().and_then(Figures::in_engine).unwrap_or(0).max(1);
             let ours = in_engine.saturating_sub(pool.bypass);
-            let mut queued = waiting.saturating_mul(ours).div_ceil(in_engine);
-            let others = waiting.saturating_sub(queued);
+            let here = |one: &Reservation| one.rank.unwrap_or(0) == index;
+            let others = if pool.prefill.told() {
+                let silent = self.ledger.live.values().filter(|one| here(one) && one.silent(at));
+                let silent: u64 = silent.map(|one| u64::from(one.n)).sum();
+                waiting.saturating_sub(silent).min(pool.bypass)
+            } else {
+                waiting.saturating_sub(waiting.saturating_mul(ours).div_ceil(in_engine))
+            };
+            let mut queued = waiting.saturating_sub(others);
             let mut credit = pool.prefill.credit + real(change.prompt_tokens) * real(ours) / real(in_engine);
 
-            let here = |one: &&mut Reservation| one.rank.unwrap_or(0) == index;
             let mut queue = Queue {
                 // What is left of the arrivals after ours were taken off came in by other ways.
                 others_arrived: change.arrivals.unwrap_or(0),
@@ -148,7 +155,7 @@ impl Engine {
                 ..Queue::default()
             };
             let mut computing: Vec<&mut Reservation> = Vec::new();
-            for one in self.ledger.live.values_mut().rev().filter(here) {
+            for one in self.ledger.live.values_mut().rev().filter(|one| here(one)) {
                 // What has told of its output does not wait.
                 let waits = one.seen_at.is_some() && queued > 0 && one.generated == Tokens::ZERO;
                 if waits {
@@ -275,6 +282,12 @@ impl Reservation {
         let (from, to) = self.prefill;
         let share = at.since(from).as_secs_f64() / to.since(from).as_secs_f64();
         if share.is_finite() { (1.0 - share).clamp(LEAST_LEFT, 1.0) } else { LEAST_LEFT }
+    }
+
+    /// Whether it was seen, and had not told of its first token by `at`.
+    fn silent(&self, at: Mono) -> bool {
+        let told = if self.passed { self.prefill.1 <= at } else { self.generated > Tokens::ZERO };
+        self.seen_at.is_some() && !told
     }
 
     /// Whether its prompt should long have been computed.

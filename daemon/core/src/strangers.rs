@@ -4,15 +4,19 @@
 
 use std::time::Duration;
 
-use crate::units::real;
+use crate::units::{Mono, real};
 
 /// Time after which an older reading weighs 1/e.
 const MEMORY: Duration = Duration::from_mins(5);
+/// Their prompts are taken to be as long as others' until more than so many have passed,
+const USUAL: f64 = 10.0;
+/// and so many times longer or shorter at most.
+const UNUSUAL: f64 = 8.0;
 /// Readings are of one kind when their determinant is below this share of what it could be; then only the number per
 /// second follows from them.
 const ALIKE: f64 = 1e-3;
 
-/// The two numbers, as weighted sums of what came.
+/// The two numbers, as weighted sums of what came; and who has come.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Strangers {
     time_time: f64,
@@ -20,11 +24,57 @@ pub(crate) struct Strangers {
     asks_asks: f64,
     time_came: f64,
     asks_came: f64,
+    /// Came by the last reading, in all; when that was made; and requests that asked us since.
+    came: f64,
+    read_at: Mono,
+    asks: u64,
+    /// Waited at the last reading.
+    waiting: f64,
+    /// Passed of late, and their prompt tokens.
+    passed: f64,
+    tokens: f64,
 }
 
 impl Strangers {
+    /// A request asked us.
+    pub(crate) fn ask(&mut self) {
+        self.asks = self.asks.saturating_add(1);
+    }
+
+    /// A reading made at `at` shows that `came` of them came in `elapsed`.
+    pub(crate) fn read(&mut self, at: Mono, elapsed: Duration, came: u64) {
+        let asks = std::mem::take(&mut self.asks);
+        self.learn(elapsed, asks, came);
+        (self.came, self.read_at) = (self.came + real(came), at);
+    }
+
+    /// How many have come by `now`, in all: as readings showed, and as is to be expected since the last one.
+    pub(crate) fn came(&self, now: Mono) -> f64 {
+        self.came + self.expected(now.since(self.read_at), self.asks)
+    }
+
+    /// How many are expected to have come since the last reading, when that is `age` old.
+    pub(crate) fn since(&self, age: Duration) -> f64 {
+        self.expected(age, self.asks)
+    }
+
+    /// A reading, `elapsed` after the one before, shows that `came` of them came and `waiting` wait, and that prompts of
+    /// `tokens` passed which were not ours: fewer or more by what it is too early or too late for.
+    pub(crate) fn learn_prompts(&mut self, elapsed: Duration, (came, waiting): (u64, u64), tokens: f64) {
+        let keep = (-elapsed.as_secs_f64() / MEMORY.as_secs_f64()).exp();
+        let passed = real(came) + std::mem::replace(&mut self.waiting, real(waiting)) - real(waiting);
+        self.passed = self.passed * keep + passed;
+        self.tokens = self.tokens * keep + tokens;
+    }
+
+    /// Prompt tokens of one, where all that the engine computes have `usual` on the average.
+    pub(crate) fn prompt(&self, usual: f64) -> f64 {
+        let mean = (self.tokens + USUAL * usual) / (self.passed.max(0.0) + USUAL);
+        mean.clamp(usual / UNUSUAL, usual * UNUSUAL)
+    }
+
     /// `came` of them in `elapsed`, in which `asks` asked us.
-    pub(crate) fn learn(&mut self, elapsed: Duration, asks: u64, came: u64) {
+    fn learn(&mut self, elapsed: Duration, asks: u64, came: u64) {
         let seconds = elapsed.as_secs_f64();
         if seconds <= 0.0 {
             return;
@@ -67,7 +117,7 @@ impl Strangers {
     }
 
     /// How many are expected in `elapsed`, in which `asks` asked us.
-    pub(crate) fn expected(&self, elapsed: Duration, asks: u64) -> f64 {
+    fn expected(&self, elapsed: Duration, asks: u64) -> f64 {
         let (per_second, per_ask) = self.both();
         per_second * elapsed.as_secs_f64() + per_ask * real(asks)
     }
@@ -94,6 +144,36 @@ mod tests {
         }
         assert!((strangers.expected(SECOND * 10, 0) - 20.0).abs() < 2.0);
         assert!((strangers.expected(Duration::ZERO, 30) - 10.0).abs() < 2.0);
+    }
+
+    #[test]
+    fn those_who_came_are_as_many_as_readings_showed_and_as_is_to_be_expected_since() {
+        let mut strangers = Strangers::default();
+        for second in 0..100_u32 {
+            strangers.read(Mono(0) + SECOND * second, SECOND, 3);
+        }
+        assert_eq!(strangers.came(Mono(0) + SECOND * 99), 300.0);
+        assert!((strangers.came(Mono(0) + SECOND * 101) - 306.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn their_prompts_are_what_passed_beside_ours() {
+        let mut strangers = Strangers::default();
+        assert_eq!(strangers.prompt(1000.0), 1000.0);
+        // Ten come and wait: nothing of theirs has passed.
+        strangers.learn_prompts(SECOND, (10, 10), 0.0);
+        assert!((strangers.prompt(1000.0) - 1000.0).abs() < 1.0);
+        // 90 more come and go; each has 3,000 tokens, and the ten still wait.
+        for _ in 0..90 {
+            strangers.learn_prompts(Duration::ZERO, (1, 10), 3000.0);
+        }
+        // Ten of the usual and ninety of theirs.
+        assert!((strangers.prompt(1000.0) - 2800.0).abs() < 10.0, "{}", strangers.prompt(1000.0));
+        // What is beyond belief comes from counts that do not go together.
+        strangers.learn_prompts(Duration::ZERO, (0, 10), 1e9);
+        assert_eq!(strangers.prompt(1000.0), 8000.0);
+        strangers.learn_prompts(Duration::ZERO, (0, 10), -2e9);
+        assert_eq!(strangers.prompt(1000.0), 125.0);
     }
 
     #[test]
