@@ -76,7 +76,8 @@ fn line_of(text: &str, at: usize) -> usize {
 fn quoted(text: &str, number: usize) -> Option<String> {
     let index = number.checked_sub(1)?;
     let (key, value) = text.lines().nth(index)?.split_once('=')?;
-    let value = value.split_once('#').map_or(value, |(value, _)| value).trim();
+    // Who forgot the quotes may mean a # that no space stands before.
+    let value = value.split_once(" #").map_or(value, |(value, _)| value).trim();
     if value.is_empty() || value.contains(['"', '\'', '[', '{']) {
         return None;
     }
@@ -104,6 +105,7 @@ mod tests {
             ("mode = 660 # octal", "mode = \"660\""),
             ("path = /run/x.sock", "path = \"/run/x.sock\""),
             ("group = inference", "group = \"inference\""),
+            ("path = /run/a#b.sock # ours", "path = \"/run/a#b.sock\""),
         ] {
             let error = of(&format!("[socket]\n{line}\n[log]\nlevel = \"info\"\n"));
             let hint = format!("a text stands in quotes: {meant}");
