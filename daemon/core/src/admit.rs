@@ -26,6 +26,8 @@ pub(crate) struct Asked<'a> {
     pub(crate) tenant: Slot,
     /// Engines whose room it must leave to those who wait.
     pub(crate) barred: Engines,
+    /// Fingerprint of its question, where somebody is expected back.
+    pub(crate) key: Option<u64>,
 }
 
 /// The engine for it.
@@ -61,7 +63,7 @@ impl Node {
         };
         let tenant = self.tenants.slot(now, request.tenant, &self.settings, in_use);
         let barred = self.queue.barred(request.class, self.settings.queue_time);
-        Asked { request, tenant, barred }
+        Asked { request, tenant, barred, key: self.key(request) }
     }
 
     /// Grants or denies, as was weighed.
@@ -73,7 +75,7 @@ impl Node {
     ) -> Decision {
         let request = asked.request;
         let denied = chosen.as_ref().map_or_else(|reason| Some(*reason), |chosen| chosen.weighed.denied);
-        self.came_back(now, request, denied);
+        self.came_back(now, asked.key, denied);
         match chosen {
             Err(reason) => self.deny(now, request, *reason, None),
             Ok(Chosen { index, weighed, .. }) => match weighed.denied {
@@ -113,7 +115,8 @@ impl Node {
     pub(crate) fn foretell(&self, now: Mono, request: &Request<'_>) -> Result<Option<Tokens>, Reason> {
         let tenant = self.tenants.find(request.tenant);
         let barred = self.queue.barred(request.class, self.settings.queue_time);
-        let Chosen { weighed, .. } = self.choose(now, &Asked { request, tenant, barred })?;
+        let Chosen { weighed, .. } =
+            self.choose(now, &Asked { request, tenant, barred, key: self.key(request) })?;
         match weighed.denied.or(weighed.observed) {
             Some(reason) => Err(reason),
             None => Ok(weighed.need.and_then(|need| need.granted)),
@@ -122,7 +125,7 @@ impl Node {
 
     /// The engine for a request: the caller's choice, then the session's, then the one with most room.
     pub(crate) fn choose(&self, now: Mono, asked: &Asked<'_>) -> Result<Chosen, Reason> {
-        let Asked { request, tenant, barred } = *asked;
+        let Asked { request, tenant, barred, key } = *asked;
         let named = |engine: &Engine| request.engine.is_none_or(|name| &*engine.facts.engine == name);
         if request.engine.is_some() && !self.engines.iter().any(named) {
             return Err(Reason::UnknownEngine);
@@ -142,7 +145,7 @@ impl Node {
             let (admitted, left, status, wait) = weighed.rating();
             (admitted, admitted && home == Some(index), left, status, wait)
         };
-        let returning = self.returning(now, request);
+        let returning = self.returning(now, key);
         let mut best: Option<Chosen> = None;
         for (index, engine) in self.engines.iter().enumerate() {
             if !named(engine) || !serves(engine) {

@@ -185,6 +185,7 @@ impl Engine {
     pub(crate) fn forget_all(&mut self) {
         self.ledger.clear();
         self.excess_since = None;
+        self.come_back.expecting.clear();
         for pool in &mut self.pools {
             pool.forget_use();
         }

@@ -90,8 +90,20 @@ impl Expecting {
         self.all.is_empty()
     }
 
-    /// Beyond the bound nobody is expected.
+    /// Nobody is expected any more; how many of them come is still known.
+    pub(crate) fn clear(&mut self) {
+        self.all.clear();
+    }
+
+    /// Beyond the bound nobody is expected, but that a tenant with more of the places gives up its last.
     pub(crate) fn add(&mut self, one: Expected) {
+        if self.all.len() >= KEPT {
+            let of = |tenant: &str| self.all.iter().filter(|one| &*one.question.tenant == tenant).count();
+            let last = self.all.last().map_or(0, |last| of(&last.question.tenant));
+            if last > of(&one.question.tenant) + 1 {
+                self.all.pop();
+            }
+        }
         if self.all.len() < KEPT {
             let place = self.all.partition_point(|other| other.due <= one.due);
             self.all.insert(place, one);
@@ -294,6 +306,28 @@ mod tests {
             ),
             Duration::ZERO
         );
+    }
+
+    #[test]
+    fn one_tenant_does_not_take_all_places() {
+        let of = |tenant: &str, prompt, wait| {
+            let mut one = told(prompt, wait);
+            one.question.tenant = tenant.into();
+            one
+        };
+        let mut expecting = Expecting::default();
+        for prompt in 0..100 {
+            expecting.add(of("many", prompt, 30.0));
+        }
+        assert!(expecting.expects(at(30.0), key(63)) && !expecting.expects(at(30.0), key(64)));
+        for prompt in 200..300 {
+            expecting.add(of("few", prompt, 10.0));
+        }
+        let kept = |prompts: std::ops::Range<u64>| {
+            prompts.filter(|one| expecting.expects(at(30.0), key(*one))).count()
+        };
+        // Half for each, for neither has two more than the other.
+        assert_eq!((kept(0..100), kept(200..300)), (32, 32));
     }
 
     #[test]

@@ -61,7 +61,7 @@ impl Engines {
 pub(crate) struct Question {
     model: Box<str>,
     engine: Option<Box<str>>,
-    tenant: Box<str>,
+    pub(crate) tenant: Box<str>,
     session_key: Option<Box<str>>,
     request_id: Option<Box<str>>,
     prompt: Prompt,

@@ -95,21 +95,21 @@ impl Node {
         wait
     }
 
+    /// Fingerprint of a request's question, where somebody is expected back.
+    pub(crate) fn key(&self, request: &Request<'_>) -> Option<u64> {
+        let nobody = self.engines.iter().all(|engine| engine.come_back.expecting.is_empty());
+        (!nobody).then(|| idempotency::question(request))
+    }
+
     /// Whether a request is one that was told to come back about now.
-    pub(crate) fn returning(&self, now: Mono, request: &Request<'_>) -> bool {
-        let mut expecting =
-            self.engines.iter().map(|engine| &engine.come_back.expecting).filter(|all| !all.is_empty());
-        let Some(first) = expecting.next() else { return false };
-        let key = idempotency::question(request);
-        first.expects(now, key) || expecting.any(|expecting| expecting.expects(now, key))
+    pub(crate) fn returning(&self, now: Mono, key: Option<u64>) -> bool {
+        let Some(key) = key else { return false };
+        self.engines.iter().any(|engine| engine.come_back.expecting.expects(now, key))
     }
 
     /// A request is answered, or waits: if it was told to come, it has. From whether it is let in is learned.
-    pub(crate) fn came_back(&mut self, now: Mono, request: &Request<'_>, denied: Option<Reason>) {
-        if self.engines.iter().all(|engine| engine.come_back.expecting.is_empty()) {
-            return;
-        }
-        let key = idempotency::question(request);
+    pub(crate) fn came_back(&mut self, now: Mono, key: Option<u64>, denied: Option<Reason>) {
+        let Some(key) = key else { return };
         let came = |engine: &mut Engine| {
             let one = engine.come_back.expecting.take(now, key)?;
             let later = engine.come_back.kind(one.reason)?;

@@ -107,7 +107,7 @@ impl Node {
             self.displace(now, displaced);
         }
         // It has come, and waits like others from now on.
-        self.came_back(now, asked.request, chosen.weighed.denied);
+        self.came_back(now, asked.key, chosen.weighed.denied);
         self.queue.push(waiter);
         self.sort_queue(now, 0);
         Answer::Wait(ticket)
@@ -122,7 +122,8 @@ impl Node {
     fn displace(&mut self, now: Mono, ticket: Ticket) {
         let Some(waiter) = self.queue.take(ticket) else { return };
         let request = waiter.question.request(now.since(waiter.since));
-        let asked = Asked { request: &request, tenant: waiter.tenant, barred: Engines::default() };
+        let (tenant, key) = (waiter.tenant, self.key(&request));
+        let asked = Asked { request: &request, tenant, barred: Engines::default(), key };
         let decision = match self.choose(now, &asked) {
             Ok(chosen) => self.deny_full(now, &asked, chosen),
             Err(reason) => self.deny(now, &request, reason, None),
@@ -176,7 +177,7 @@ impl Node {
         let barred = self.queue.barred_from(place);
         let Some(waiter) = self.queue.get(place).cloned() else { return false };
         let request = waiter.question.request(now.since(waiter.since));
-        let asked = Asked { request: &request, tenant: waiter.tenant, barred };
+        let asked = Asked { request: &request, tenant: waiter.tenant, barred, key: self.key(&request) };
         let decision = match self.remembered(now, &request) {
             Ok(Some(decision)) => decision,
             // Its id was given to another request meanwhile: this one is asked as if it had none.
