@@ -5,6 +5,7 @@
 //! `hindsight`: its figures. `report`: tables and plots. `vllm`: the engine model beside a real one.
 
 mod cells;
+mod draws;
 mod engine;
 mod estimation;
 mod hindsight;
@@ -50,9 +51,9 @@ struct Args {
     /// Seconds in which requests arrive, for every situation.
     #[arg(long)]
     seconds: Option<f64>,
-    /// Another draw of everything that is left to chance: 0 for that of the published figures.
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
+    /// So many draws of everything that is left to chance; the tables show their means
+    #[arg(long, default_value_t = 1)]
+    draws: u16,
     /// All parameter values of every rule, not only the usual ones.
     #[arg(long)]
     sweep: bool,
@@ -104,11 +105,10 @@ impl Args {
             Set::Retry => cells::retry(length),
             Set::Tenants => cells::tenants(length),
         };
-        for cell in &mut cells {
-            cell.seed = cell.seed.wrapping_add(self.seed);
-        }
         cells.retain(|cell| self.only.as_ref().is_none_or(|part| cell.name().contains(part)));
-        cells
+        let draw =
+            |cell: &Cell, draw: u16| Cell { seed: cell.seed.wrapping_add(draw.into()), ..cell.clone() };
+        cells.iter().flat_map(|cell| (0..self.draws.max(1)).map(move |number| draw(cell, number))).collect()
     }
 
     fn candidates(&self) -> Result<Vec<policy::Candidate>> {
@@ -143,5 +143,5 @@ fn main() -> Result<()> {
         let folder = args.requests.then(|| args.out.join("requests"));
         schedule::run_all(&cells, &candidates, args.threads, folder.as_deref())?
     };
-    report::write(&args.out, &results)
+    report::write(&args.out, &draws::joined(&results, args.draws.into()))
 }

@@ -30,7 +30,8 @@ pub(crate) fn write(
         row(&mut text, pair, falsely_denied);
     }
     fs::create_dir_all(folder)?;
-    let name = format!("{} {} {}", cell.name(), candidate.rule(), candidate.value).replace([' ', '/'], "-");
+    let name = format!("{} {} {} {}", cell.name(), candidate.rule(), candidate.value, cell.seed);
+    let name = name.replace([' ', '/'], "-");
     let save = |ending: &str, text: String| {
         let path = folder.join(format!("{name}{ending}.csv"));
         fs::write(&path, text).with_context(|| path.display().to_string())
