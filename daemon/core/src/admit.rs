@@ -205,7 +205,7 @@ impl Node {
             footprint: weighed.footprint.clone(),
             uncached: weighed.uncached,
             passed: false,
-            told: false,
+            told: Some(false),
             foreseen: weighed.ttft.filter(|_| pool.is_some_and(|pool| pool.prefill.foresees())),
             came: weighed.rank.and(pool).map(|pool| pool.prefill.strangers.came(now)),
             prefill: engine.begin_prefill(weighed.rank, now, Work::of(need.prompt, weighed.uncached)),

@@ -46,6 +46,13 @@ impl Affinity {
         (kept == hash).then_some(home)
     }
 
+    /// The cache of an engine is gone.
+    pub(crate) fn forget(&mut self, engine: usize) {
+        for slot in &mut self.slots {
+            *slot = slot.filter(|(_, home)| home.engine != engine);
+        }
+    }
+
     /// The session went to `home`.
     pub(crate) fn note(&mut self, key: &str, home: Home) {
         let (hash, slot) = Self::hash(key);

@@ -127,6 +127,11 @@ impl Cost {
         self.tokens_tokens > 0.0
     }
 
+    /// Whether it was confirmed of late.
+    pub(crate) fn confirmed(&self) -> bool {
+        self.learned() && self.silent <= MEMORY
+    }
+
     fn per_token(&self) -> Option<f64> {
         (self.tokens_tokens > 0.0).then(|| self.tokens_time / self.tokens_tokens)
     }

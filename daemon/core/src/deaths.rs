@@ -105,6 +105,7 @@ impl Node {
                 let in_flight = engine.sizes_in_flight();
                 engine.inquest.note_in_flight(in_flight);
                 engine.forget_all();
+                self.affinity.forget(index);
                 self.alarms.forget(&About::Engine(Arc::clone(&engine.facts.engine)));
                 engine.live.died(now, why, others_answer);
                 self.touch(index);

@@ -273,11 +273,11 @@ fn in_time(engine: &Engine, request: &Request<'_>, now: Mono, weighed: &mut Weig
         let wait = pool.prefill.margin.of(ttft).saturating_sub(objective) + alone;
         weighed.retry_after =
             (pool.prefill.margin.of(alone) <= objective).then(|| wait.clamp(retry::SHORTEST, retry::LONGEST));
-    } else if let (None, Some(objective)) = (weighed.ttft, request.ttft_objective)
-        && pool.prefill.least(now) > objective
+    } else if let (None, Some(objective), Some(_)) = (weighed.ttft, request.ttft_objective, weighed.rank)
+        && pool.prefill.presumed(now) > objective
     {
         weighed.denied = Some(Reason::Ttft);
-        let wait = pool.prefill.least(now).saturating_sub(objective);
+        let wait = pool.prefill.presumed(now).saturating_sub(objective);
         weighed.retry_after = Some(wait.clamp(retry::SHORTEST, retry::LONGEST));
     } else if let (Some(step), Some(objective)) = (step, request.pace_objective)
         && step > objective

@@ -98,12 +98,14 @@ impl Engine {
         figures.map(Figures::written).sum()
     }
 
-    /// Whether its prefix cache still holds what it had written when it had written `then` in all: the blocks given back
-    /// first are the first to be used again (vLLM 0.32, v1/core/block_pool.py), once all that were free before are.
+    /// Whether its prefix cache may still hold what it had written when it had written `then` in all: it uses the blocks again
+    /// that were given back first (vLLM 0.32, v1/core/block_pool.py), and has used each once when it has written as much as
+    /// its pools hold.
     pub(crate) fn keeps(&self, then: Tokens) -> bool {
-        let free: Tokens = self.pools.iter().filter_map(Pool::free).sum();
-        let written = self.written();
-        written >= then && written.saturating_sub(then) <= free
+        let room =
+            |pool: &Pool| pool.total.map_or(Tokens(u64::MAX), |total| total.to_tokens(pool.block_size));
+        let room = self.pools.iter().map(room).fold(Tokens::ZERO, |sum, room| sum + room);
+        self.written().saturating_sub(then) <= room
     }
 
     /// Whether it serves `model`; `None` when it may but does not say.
@@ -221,8 +223,10 @@ impl Engine {
         if !reservation.passed {
             pool.prefill.leave(reservation.work());
         }
-        if outcome == Outcome::Ok {
-            pool.prefill.ended(reservation.told);
+        if outcome == Outcome::Ok
+            && let Some(told) = reservation.told
+        {
+            pool.prefill.ended(told);
         }
     }
 

@@ -150,11 +150,9 @@ pub(crate) fn length_quantile(buckets: &[(f64, u64)], share: f64) -> Option<Toke
     None
 }
 
-/// Tokens of a prompt, over all that passed: the counter moves with a request's first token, and those that run have theirs
-/// but for one perhaps.
 pub(crate) fn mean_prompt(raw: &RankReading) -> Option<Tokens> {
-    let passed = raw.finished?.saturating_add(raw.running?);
-    Some(Tokens(raw.prompt_tokens?.checked_div(passed)?))
+    let finished = raw.finished.filter(|finished| *finished > 0)?;
+    Some(Tokens(raw.prompt_tokens? / finished))
 }
 
 #[cfg(test)]

@@ -87,6 +87,13 @@ pub(crate) fn fingerprint(request: &Request<'_>) -> Option<u64> {
     Some(hasher.finish())
 }
 
+/// Fingerprint of a name.
+pub(crate) fn fingerprint_of(name: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    hasher.finish()
+}
+
 /// Fingerprint of who asks and of all that a decision depends on: two requests that have it in common are as good as one.
 /// But for the time in which the first token is wanted: of one that waits, less of it is left each time.
 pub(crate) fn question(request: &Request<'_>) -> u64 {

@@ -43,8 +43,8 @@ pub(crate) struct Reservation {
     pub(crate) uncached: Tokens,
     /// Its prompt has been computed, as far as the counters tell.
     pub(crate) passed: bool,
-    /// Its gateway told of its first token when that came.
-    pub(crate) told: bool,
+    /// Whether its gateway told of its first token when that came; `None`: an earlier daemon may have been told.
+    pub(crate) told: Option<bool>,
     /// Time to its first token that was foreseen when it was admitted.
     pub(crate) foreseen: Option<Duration>,
     /// Strangers that had come when it was admitted, where its rank was known.

@@ -57,6 +57,8 @@ mod pool;
 mod precursor;
 mod prefill;
 pub mod promise;
+#[cfg(test)]
+mod prompts_tests;
 pub mod queue;
 mod rate;
 pub mod report;

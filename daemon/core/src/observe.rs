@@ -104,6 +104,7 @@ impl Node {
         let Some(engine) = self.engines.get_mut(index) else { return };
         let (lost, down_event) = (engine.ledger.live.len(), engine.down_event.take());
         engine.begin_anew();
+        self.affinity.forget(index);
         engine.live.enter(now, EngineState::Starting, "started again; has not answered yet");
         let name = Arc::clone(&engine.facts.engine);
         for device in self.devices.values_mut() {
@@ -143,6 +144,7 @@ impl Node {
             self.book.take_histogram(&model, (&before, &after), told, cut);
         }
         if effect.restarted {
+            self.affinity.forget(index);
             let name = Arc::clone(&engine.facts.engine);
             let message = format!(
                 "engine {name} was started again (its counters began anew); {held} reservations dropped"

@@ -182,10 +182,9 @@ impl Pool {
         let usual = real(mean_prompt(&figures.raw).unwrap_or(BYPASS_PROMPT).0);
         let beyond = real(change.prompt_tokens) - queue.passed_prompts;
         // Which of ours have passed is known where gateways tell.
-        if self.prefill.told() {
-            let others = (queue.others_arrived, queue.others_waiting);
-            self.prefill.strangers.learn_prompts(change.elapsed, others, beyond);
-        }
+        let (others, tokens) =
+            ((queue.others_arrived, queue.others_waiting), self.prefill.told().then_some(beyond));
+        self.prefill.strangers.learn_prompts(change.elapsed, others, tokens);
         let prompt = Tokens(count_up(self.prefill.strangers.prompt(usual)));
         let one = Work::of(prompt, Tokens(count_up(real(prompt.0) * computed)));
         let full = figures.raw.kv_usage.is_some_and(|usage| usage > FULL);
@@ -321,12 +320,6 @@ impl Pool {
     /// Age of the last reading.
     pub(crate) fn age(&self, now: Mono) -> Option<Duration> {
         self.figures.as_ref().map(|figures| now.since(figures.span.not_before))
-    }
-
-    /// Tokens that its free blocks could hold at the last reading.
-    pub(crate) fn free(&self) -> Option<Tokens> {
-        let used = self.figures.as_ref()?.used?;
-        Some(self.total?.saturating_sub(used).to_tokens(self.block_size))
     }
 
     /// Most blocks that may be committed.

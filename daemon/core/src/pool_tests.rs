@@ -65,8 +65,7 @@ fn requests_that_are_not_ours_are_given_room_to_grow() {
     pool.bypass = 2;
     let raw = RankReading {
         waiting: Some(1),
-        // Of the ten that ended and the three that run.
-        prompt_tokens: Some(2080),
+        prompt_tokens: Some(1600),
         generation_lengths: vec![(32.0, 10), (f64::INFINITY, 10)],
         ..rank(30, 3, 1, 10)
     };

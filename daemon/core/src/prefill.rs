@@ -26,8 +26,10 @@ const MOST_OTHERS: f64 = 0.9;
 const SAME_STEP: Duration = Duration::from_millis(3);
 /// So many strangers are none.
 const FEW: f64 = 0.25;
-/// Prompt tokens per second that no engine is presumed to exceed before it is measured.
-const FASTEST: f64 = 20_000.0;
+/// Prompt tokens per second presumed before any were measured: a model of eight billion parameters on a large GPU.
+const PRESUMED: f64 = 20_000.0;
+/// Seconds.
+const DAY: f64 = 86_400.0;
 /// So many gateways in a row that told of a first token: one that was not told of has not come.
 const TOLD: u32 = 8;
 
@@ -47,6 +49,10 @@ pub(crate) struct Prefill {
     pub(crate) passed_at: Mono,
     /// Work by word of gateways since the cost was last learned, and its time.
     heard: (Work, Duration),
+    /// The last step of which first tokens were told: work, time, and whether no stranger's prompt was in it.
+    step: Work,
+    step_time: Duration,
+    step_alone: bool,
     /// Share of others among those that come in.
     others: Mean,
     /// Requests in a row that had told of their first token when they ended.
@@ -81,6 +87,9 @@ impl Default for Prefill {
             theirs: 0.0,
             passed_at: Mono(0),
             heard: (Work::default(), Duration::ZERO),
+            step: Work::default(),
+            step_time: Duration::ZERO,
+            step_alone: true,
             others: Mean::over(OTHERS_MEMORY),
             told: 0,
             margin: Margin::default(),
@@ -157,8 +166,8 @@ impl Prefill {
         let between = came.map(|came| came - std::mem::replace(&mut self.came_passed, came));
         // One that was queued when the one before it passed took all the time since, but for strangers that came between
         // them; one that was not may have found strangers there.
-        let alone =
-            if passed_at > admitted { between.is_some_and(|count| count < FEW) } else { self.among_ours };
+        let few = between.map_or(self.among_ours, |count| count < FEW);
+        let alone = if passed_at > admitted { few } else { self.among_ours };
         self.hear(work, time, alone);
         (self.left, self.since, self.read_at) = (self.ours, Work::default(), now);
         self.came_then = self.strangers.came(now);
@@ -170,18 +179,27 @@ impl Prefill {
     }
 
     /// A gateway has told of `work` that took `time`, `alone` or beside strangers' prompts. Of those it is not known how long
-    /// they are: they teach only where nothing better was learned.
+    /// they are: they teach only where nothing better has for long.
     fn hear(&mut self, work: Work, time: Duration, alone: bool) {
-        // Prompts of one step are told of together: their work goes with their time.
-        if self.heard.1 >= WINDOW && time > SAME_STEP {
+        // Prompts of one step are told of together, and the time of all of them with the first.
+        if time <= SAME_STEP {
+            self.step.add(work);
+            self.step_time += time;
+            self.step_alone &= alone;
+            return;
+        }
+        let work = std::mem::replace(&mut self.step, work);
+        let time = std::mem::replace(&mut self.step_time, time);
+        // A stranger before the next one may have been in the same step.
+        let alone = std::mem::replace(&mut self.step_alone, alone) && alone;
+        if alone || !self.cost.confirmed() {
+            self.heard.0.add(work);
+            self.heard.1 += if alone { time } else { time.mul_f64(1.0 - self.others_share()) };
+        }
+        if self.heard.1 >= WINDOW {
             self.cost.learn(self.heard.0, self.heard.1);
             self.heard = (Work::default(), Duration::ZERO);
         }
-        if !alone && self.cost.learned() {
-            return;
-        }
-        self.heard.0.add(work);
-        self.heard.1 += if alone { time } else { time.mul_f64(1.0 - self.others_share()) };
     }
 
     /// A prompt passed by its gateway's word, sooner or later.
@@ -294,162 +312,25 @@ impl Prefill {
 
     /// Time that `work` takes by itself.
     pub(crate) fn time(&self, work: Work) -> Option<Duration> {
-        Duration::try_from_secs_f64(self.cost.seconds(work)?).ok()
+        Some(within_a_day(self.cost.seconds(work)?))
     }
 
-    /// Time that what is queued takes at `now` even in the fastest of engines: all that is known before there is a cost.
-    pub(crate) fn least(&self, now: Mono) -> Duration {
-        let time = Duration::try_from_secs_f64((self.left.tokens + self.since.tokens) / FASTEST);
-        time.unwrap_or_default().saturating_sub(now.since(self.read_at))
+    /// Time that what was admitted and has not passed takes at the presumed pace: all that is known before there is a cost.
+    pub(crate) fn presumed(&self, now: Mono) -> Duration {
+        within_a_day(self.ours.tokens / PRESUMED).saturating_sub(now.since(self.read_at))
     }
 
     /// Time until `work` more will have been done, behind all that is queued.
     pub(crate) fn time_for(&self, now: Mono, work: Work) -> Option<Duration> {
-        Duration::try_from_secs_f64(self.queued(now)? + self.cost.seconds(work)?).ok()
+        Some(within_a_day(self.queued(now)? + self.cost.seconds(work)?))
     }
+}
+
+/// Beyond a day it makes no difference, whatever an engine's figures say.
+fn within_a_day(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds.clamp(0.0, DAY))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{testing::at, units::Tokens};
-
-    fn prompts(count: u64) -> Work {
-        Work::of(Tokens(1000), Tokens(1000)).times(crate::units::real(count))
-    }
-
-    fn passed(seconds: f64, done: u64, left: u64) -> Passed {
-        Passed {
-            at: at(seconds),
-            elapsed: Duration::from_millis(200),
-            work: prompts(done),
-            told: None,
-            arrived: 0,
-            others: None,
-            stranger: prompts(1),
-            among_ours: true,
-            left: prompts(left),
-            ours: prompts(left),
-            backlogged: left > 0,
-        }
-    }
-
-    /// Ten prompts of 1,000 tokens that are worked off at five a second, one with each reading.
-    fn working() -> Prefill {
-        let mut prefill = Prefill::default();
-        for tick in 1..6_u32 {
-            prefill.read(passed(0.2 * f64::from(tick), 1, 11 - u64::from(tick)));
-        }
-        prefill
-    }
-
-    fn wait(prefill: &Prefill, seconds: f64, more: u64) -> f64 {
-        prefill.time_for(at(seconds), prompts(more)).unwrap().as_secs_f64()
-    }
-
-    #[test]
-    fn the_cost_is_learned_while_there_is_work() {
-        let one = working().time(prompts(1)).unwrap().as_secs_f64();
-        assert!((0.19..=0.21).contains(&one), "{one}");
-    }
-
-    #[test]
-    fn less_work_than_it_could_do_does_not_make_it_look_slow() {
-        let mut prefill = working();
-        for tick in 6..60_u32 {
-            prefill.read(passed(0.2 * f64::from(tick), u64::from(tick % 5 == 0), 0));
-        }
-        assert!(prefill.time(prompts(1)).unwrap().as_secs_f64() < 0.21);
-    }
-
-    #[test]
-    fn the_engines_own_time_in_prefill_is_a_start() {
-        let mut prefill = Prefill::default();
-        prefill.read(Passed { told: Some((30_000.0, 10.0)), ..passed(0.2, 0, 0) });
-        let one = prefill.time(prompts(1)).unwrap().as_secs_f64();
-        assert!((one - 1.0 / 3.0).abs() < 1e-9, "{one}");
-    }
-
-    #[test]
-    fn the_queue_drains_between_readings_and_grows_by_what_is_admitted() {
-        let mut prefill = working();
-        assert!((wait(&prefill, 1.0, 0) - 1.2).abs() < 0.02);
-        assert!((wait(&prefill, 1.5, 0) - 0.7).abs() < 0.02);
-        prefill.add(prompts(2));
-        assert!((wait(&prefill, 1.0, 3) - 2.2).abs() < 0.05);
-    }
-
-    #[test]
-    fn what_others_bring_keeps_the_queue_from_draining() {
-        let mut prefill = working();
-        for tick in 6..600_u32 {
-            prefill.read(Passed { arrived: 1, ..passed(0.2 * f64::from(tick), 1, 6) });
-        }
-        let queued = wait(&prefill, 0.2 * 599.0 + 5.0, 0);
-        assert!((queued - 1.2).abs() < 0.1, "{queued}");
-    }
-
-    #[test]
-    fn a_first_token_tells_that_all_before_it_has_been_computed() {
-        let mut prefill = working();
-        for _ in 0..TOLD {
-            prefill.ended(true);
-        }
-        // Six are left; by the clock five after two tenths of a second, but three first tokens have come.
-        for _ in 0..3 {
-            prefill.pass(at(1.2), (at(0.6), Some(0.0)), prompts(1));
-        }
-        assert!((wait(&prefill, 1.2, 0) - 0.6).abs() < 0.02, "{}", wait(&prefill, 1.2, 0));
-        assert!((wait(&prefill, 1.4, 1) - 0.6).abs() < 0.02);
-        // What others brought since it was admitted is behind it.
-        for tick in 6..600_u32 {
-            let arrived = u64::from(tick % 4 == 0);
-            prefill.read(Passed { arrived, ..passed(0.2 * f64::from(tick), 1, 6) });
-        }
-        // Of 148 strangers two came later than one of ours of which five are left; or half of one for each of two seconds.
-        for (came, seconds) in [(Some(146.0), 1.4), (None, 1.5)] {
-            let mut prefill = prefill.clone();
-            prefill.pass(at(119.8), (at(117.8), came), prompts(1));
-            let queued = wait(&prefill, 119.8, 0);
-            assert!((queued - seconds).abs() < 0.02, "{came:?}: {queued}");
-        }
-    }
-
-    #[test]
-    fn strangers_between_two_of_ours_do_not_make_the_engine_look_slow() {
-        let mut prefill = working();
-        for _ in 0..TOLD {
-            prefill.ended(true);
-        }
-        // Ours take a fifth of a second each; after a pause, one of them with a stranger before it, and one behind another.
-        for second in 1..100_u32 {
-            let now = 10.0 * f64::from(second);
-            let came = Some(f64::from(second));
-            let among_ours = second % 2 == 0;
-            prefill.read(Passed { among_ours, at: at(now), ..passed(now, 0, 0) });
-            let first = now + if among_ours { 0.2 } else { 1.2 };
-            prefill.pass(at(first), (at(now), came), prompts(1));
-            prefill.pass(at(first + 0.2), (at(now), came), prompts(1));
-            prefill.pass(at(first + 2.2), (at(now), Some(f64::from(second) + 1.0)), prompts(1));
-        }
-        let one = prefill.time(prompts(1)).unwrap().as_secs_f64();
-        assert!((0.19..=0.21).contains(&one), "{one}");
-    }
-
-    #[test]
-    fn before_a_cost_is_known_a_queue_takes_what_the_fastest_engine_would() {
-        let mut prefill = Prefill::default();
-        prefill.read(passed(0.0, 0, 100));
-        prefill.add(prompts(20));
-        assert_eq!(prefill.least(at(0.0)), Duration::from_secs(6));
-        // It drains even where no reading tells.
-        assert_eq!(prefill.least(at(4.0)), Duration::from_secs(2));
-        assert_eq!(prefill.least(at(9.0)), Duration::ZERO);
-    }
-
-    #[test]
-    fn without_a_cost_nothing_is_predicted() {
-        assert_eq!(Prefill::default().time_for(at(0.0), prompts(1)), None);
-        assert!(Prefill::default().empty(at(0.0)));
-    }
-}
+#[path = "prefill_tests.rs"]
+mod tests;

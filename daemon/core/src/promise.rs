@@ -176,7 +176,7 @@ impl Engine {
             foreseen: None,
             came: None,
             passed: false,
-            told: false,
+            told: None,
             prefill: self.begin_prefill(rank, now, Work::of(prompt, uncached)),
             generated: Tokens::ZERO,
             generated_at: admitted_at,

@@ -12,7 +12,7 @@ use crate::{
     pool::{Held, Pool, Queue},
     prefill::Prefill,
     request::ReservationId,
-    units::{Blocks, Mono, Tokens, real},
+    units::{Blocks, Mono, Tokens, count_up, real},
 };
 
 /// Prompt tokens by which a count may be off: special tokens that a caller left out.
@@ -106,9 +106,9 @@ impl Engine {
     pub(crate) fn first_output(&mut self, id: ReservationId, now: Mono) {
         let Some(one) = self.ledger.live.get_mut(&id) else { return };
         let Some(pool) = self.pools.get_mut(one.rank.unwrap_or(0)) else { return };
-        let (work, prompt) = (one.work(), real(one.prompt.0));
+        let (work, prompt) = (one.work(), one.counted());
         let just_now = one.generated <= FIRST_TOKENS.times(u64::from(one.n));
-        one.told = just_now;
+        one.told = one.told.map(|_| just_now);
         if let Some(foreseen) = one.foreseen.filter(|_| just_now) {
             pool.prefill.margin.learn(foreseen, now.since(one.admitted_at));
         }
@@ -139,9 +139,12 @@ impl Engine {
             let ours = in_engine.saturating_sub(pool.bypass);
             let here = |one: &Reservation| one.rank.unwrap_or(0) == index;
             let others = if pool.prefill.told() {
-                let silent = self.ledger.live.values().filter(|one| here(one) && one.silent(at));
-                let silent: u64 = silent.map(|one| u64::from(one.n)).sum();
-                waiting.saturating_sub(silent).min(pool.bypass)
+                let silent = || self.ledger.live.values().filter(|one| here(one) && one.silent(at));
+                let ours: u64 = silent().map(|one| u64::from(one.n)).sum();
+                // Those who came after the first of ours that has not told are behind it, computed though it may be.
+                let came = real(change.arrivals.unwrap_or(0)) + pool.prefill.strangers.seen();
+                let behind = silent().next().and_then(|first| Some(count_up(came - first.came?)));
+                waiting.saturating_sub(ours).max(behind.unwrap_or(0)).min(waiting).min(pool.bypass)
             } else {
                 waiting.saturating_sub(waiting.saturating_mul(ours).div_ceil(in_engine))
             };
@@ -176,12 +179,12 @@ impl Engine {
             }
             // The oldest comes last here.
             while let Some(one) = computing.pop() {
-                let paid = credit + PROMPT_SLACK >= real(one.prompt.0);
+                let paid = credit + PROMPT_SLACK >= one.counted();
                 one.passed = one.overdue(at) || (!told && (paid || !computing.is_empty()));
                 if one.passed {
-                    credit = (credit - real(one.prompt.0)).max(0.0);
+                    credit = (credit - one.counted()).max(0.0);
                     queue.passed.add(one.work());
-                    queue.passed_prompts += real(one.prompt.0);
+                    queue.passed_prompts += one.counted();
                 } else {
                     queue.ours.add(one.work());
                     queue.left.add(one.work().times(one.prompt_left(at)));
@@ -294,6 +297,11 @@ impl Reservation {
     fn overdue(&self, at: Mono) -> bool {
         let (from, to) = self.prefill;
         at > to + to.since(from) * PATIENCE + MOMENT
+    }
+
+    /// Prompt tokens that the engine counts for it: each sequence's (vLLM 0.32, v1/engine/parallel_sampling.py).
+    fn counted(&self) -> f64 {
+        real(self.prompt.0) * f64::from(self.n)
     }
 
     /// What its prompt costs.

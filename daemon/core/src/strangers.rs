@@ -48,6 +48,11 @@ impl Strangers {
         (self.came, self.read_at) = (self.came + real(came), at);
     }
 
+    /// How many had come by the last reading, in all.
+    pub(crate) const fn seen(&self) -> f64 {
+        self.came
+    }
+
     /// How many have come by `now`, in all: as readings showed, and as is to be expected since the last one.
     pub(crate) fn came(&self, now: Mono) -> f64 {
         self.came + self.expected(now.since(self.read_at), self.asks)
@@ -59,10 +64,16 @@ impl Strangers {
     }
 
     /// A reading, `elapsed` after the one before, shows that `came` of them came and `waiting` wait, and that prompts of
-    /// `tokens` passed which were not ours: fewer or more by what it is too early or too late for.
-    pub(crate) fn learn_prompts(&mut self, elapsed: Duration, (came, waiting): (u64, u64), tokens: f64) {
-        let keep = (-elapsed.as_secs_f64() / MEMORY.as_secs_f64()).exp();
+    /// `tokens` passed which were not ours, more or less by what it is too late or too early for; `None`: not known.
+    pub(crate) fn learn_prompts(
+        &mut self,
+        elapsed: Duration,
+        (came, waiting): (u64, u64),
+        tokens: Option<f64>,
+    ) {
         let passed = real(came) + std::mem::replace(&mut self.waiting, real(waiting)) - real(waiting);
+        let Some(tokens) = tokens else { return };
+        let keep = (-elapsed.as_secs_f64() / MEMORY.as_secs_f64()).exp();
         self.passed = self.passed * keep + passed;
         self.tokens = self.tokens * keep + tokens;
     }
@@ -161,18 +172,18 @@ mod tests {
         let mut strangers = Strangers::default();
         assert_eq!(strangers.prompt(1000.0), 1000.0);
         // Ten come and wait: nothing of theirs has passed.
-        strangers.learn_prompts(SECOND, (10, 10), 0.0);
+        strangers.learn_prompts(SECOND, (10, 10), Some(0.0));
         assert!((strangers.prompt(1000.0) - 1000.0).abs() < 1.0);
         // 90 more come and go; each has 3,000 tokens, and the ten still wait.
         for _ in 0..90 {
-            strangers.learn_prompts(Duration::ZERO, (1, 10), 3000.0);
+            strangers.learn_prompts(Duration::ZERO, (1, 10), Some(3000.0));
         }
         // Ten of the usual and ninety of theirs.
         assert!((strangers.prompt(1000.0) - 2800.0).abs() < 10.0, "{}", strangers.prompt(1000.0));
         // What is beyond belief comes from counts that do not go together.
-        strangers.learn_prompts(Duration::ZERO, (0, 10), 1e9);
+        strangers.learn_prompts(Duration::ZERO, (0, 10), Some(1e9));
         assert_eq!(strangers.prompt(1000.0), 8000.0);
-        strangers.learn_prompts(Duration::ZERO, (0, 10), -2e9);
+        strangers.learn_prompts(Duration::ZERO, (0, 10), Some(-2e9));
         assert_eq!(strangers.prompt(1000.0), 125.0);
     }
 
@@ -186,5 +197,17 @@ mod tests {
         assert!((strangers.usual(SECOND) - 3.0).abs() < 1e-6);
         assert_eq!(Strangers::default().usual(SECOND), 0.0);
         assert_eq!(Strangers::default().expected(SECOND, 9), 0.0);
+    }
+
+    #[test]
+    fn strangers_that_wait_when_gateways_begin_to_tell_have_prompts_like_others() {
+        let mut strangers = Strangers::default();
+        // A hundred wait; one of a thousand tokens passes every second, and another comes.
+        strangers.learn_prompts(SECOND, (1, 100), None);
+        for _ in 0..100 {
+            strangers.learn_prompts(SECOND, (1, 100), Some(1000.0));
+        }
+        let prompt = strangers.prompt(1000.0);
+        assert!((500.0..2000.0).contains(&prompt), "{prompt}");
     }
 }
