@@ -14,6 +14,7 @@ use crate::{
     liveness::Gate,
     need::{Misfit, Need},
     pool::{self, Held, Pool},
+    prefill::within_a_day,
     request::{Class, Headroom, PromptCount, Reason, Request},
     retry,
     settings::{Mode, Settings},
@@ -255,7 +256,7 @@ fn fit(
 fn in_time(engine: &Engine, request: &Request<'_>, now: Mono, weighed: &mut Weighed) {
     let Some(pool) = engine.pools.get(weighed.rank.unwrap_or(0)) else { return };
     let rate = pool.token_rate.get().filter(|rate| *rate > 0.0);
-    let step = rate.and_then(|rate| Duration::try_from_secs_f64(1.0 / rate).ok());
+    let step = rate.map(|rate| within_a_day(1.0 / rate));
     let prompt = weighed.need.map_or(Tokens::ZERO, |need| need.prompt);
     let work = Work::of(prompt, weighed.uncached);
     weighed.ttft = pool.prefill.time_for(now, work).map(|time| time + step.unwrap_or_default());

@@ -327,7 +327,7 @@ impl Prefill {
 }
 
 /// Beyond a day it makes no difference, whatever an engine's figures say.
-fn within_a_day(seconds: f64) -> Duration {
+pub(crate) fn within_a_day(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds.clamp(0.0, DAY))
 }
 

@@ -206,6 +206,28 @@ fn times_beyond_belief_do_not_end_the_daemon() {
 }
 
 #[test]
+fn a_pace_beyond_belief_does_not_end_the_daemon() {
+    for running in [1 << 20, 1 << 45, 1 << 50, (1 << 53) - 1] {
+        for pause in [100.0, 1000.0, 1100.0, 2000.0] {
+            let mut node = new_node();
+            let figures = |tokens| RankReading {
+                prompt_tokens: Some(30_000),
+                generation_tokens: Some(tokens),
+                prefill_time: Some(SumCount { sum: 10.0, count: 1 }),
+                num_gpu_blocks: None,
+                ..raw(100_000, 0, running, 0, 1)
+            };
+            observe(&mut node, 0.0, vec![figures(0)]);
+            observe(&mut node, pause, vec![figures(1)]);
+            let objective = Some(Duration::from_secs(2));
+            let asked = Request { ttft_objective: objective, pace_objective: objective, ..request(1) };
+            // An engine that does not tell its pool is watched only.
+            assert!(admit(&mut node, at(pause + 0.01), &asked).is_ok());
+        }
+    }
+}
+
+#[test]
 fn strangers_that_wait_behind_ours_are_all_counted() {
     let mut node = new_node();
     let (mut prompts, mut finished) = (0_u64, 0_u64);
