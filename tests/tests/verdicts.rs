@@ -35,7 +35,12 @@ fn node() -> Node {
 }
 
 fn happens(node: &mut Node, now: Mono, pid: u32, what: ProcessChange) {
-    let span = Span::at(now);
+    happened(node, now, now, pid, what);
+}
+
+/// The same, told only `now`.
+fn happened(node: &mut Node, now: Mono, then: Mono, pid: u32, what: ProcessChange) {
+    let span = Span::at(then);
     let event = ProcessEvent { span, pid, start_ticks: Some(1), comm: "VLLM".into(), watched: true, what };
     node.observe(now, Observation::Process(Box::new(event)));
 }
@@ -469,4 +474,19 @@ fn guards_outlive_the_daemon() {
     let denial = after.admit(at(1.0), &request(1000, Some(10))).unwrap();
     assert!(matches!(denial.verdict, gpuadmit_core::request::Verdict::Admit(_)));
     assert_eq!(after.guards(at(1.0)).len(), 1);
+}
+
+#[test]
+fn a_failed_allocation_that_is_told_late_explains_the_end_all_the_same() {
+    for late in [0.0, 0.004, 0.006, 0.3, 5.0] {
+        let mut node = node();
+        let failed =
+            ProcessChange::AllocationFailed { requested: Some(Bytes(96 << 20)), call: "cuMemCreate" };
+        happened(&mut node, at(1.0 + late), at(1.0), CORE, failed);
+        happened(&mut node, at(1.0 + late), at(1.0), CORE, exit(Some(1), None));
+        closed(&mut node, at(1.0 + late));
+        let events = told(&mut node, at(1.6 + late));
+        let down = events.iter().find(|event| event.kind == EventKind::EngineDown).unwrap();
+        assert_eq!(down.cause, Some(Cause::CudaOom), "{late}: {}", down.message);
+    }
 }

@@ -45,7 +45,7 @@ impl Node {
                 Effect::Nothing
             }
             ProcessChange::AllocationFailed { requested, call } => {
-                self.allocation_failed(now, index, who, *requested, call);
+                self.allocation_failed((now, first), index, who, *requested, call);
                 Effect::Nothing
             }
             ProcessChange::AllocationRetried { requested, call } => {
@@ -212,15 +212,20 @@ impl Node {
     }
 
     /// Code 2 is no proof that memory ran out: the address space may be fragmented, and PyTorch frees its cache and tries
-    /// again. What NVML says is told beside it.
-    fn allocation_failed(&mut self, now: Mono, index: usize, who: Who, requested: Option<Bytes>, call: &str) {
+    /// again. What NVML says is told beside it. It failed at `at`, and is told `now`.
+    fn allocation_failed(
+        &mut self,
+        (now, at): (Mono, Mono),
+        index: usize,
+        who: Who,
+        requested: Option<Bytes>,
+        call: &str,
+    ) {
         let Some(engine) = self.engines.get_mut(index) else { return };
         let name = Arc::clone(&engine.facts.engine);
         let repeated = engine.allocation_told.is_some_and(|told| now.since(told) < ALLOCATION_PAUSE);
-        if let (Some(told), Some(event)) =
-            (engine.allocation_told.filter(|_| repeated), engine.allocation_event)
-        {
-            engine.inquest.allocation_failed(now.max(told), who, requested, event);
+        if let Some(event) = engine.allocation_event.filter(|_| repeated) {
+            engine.inquest.allocation_failed(at, who, requested, event);
             return;
         }
         let free = engine
@@ -237,7 +242,7 @@ impl Node {
         let free = free.map_or_else(|| "free memory unknown".to_owned(), |free| format!("{free} free"));
         let message = format!("engine {name}: {call}{bytes} failed in {who}; {free}");
         let event = self.history.push(now, kind, Some(&name), None, message);
-        engine.inquest.allocation_failed(now, who, requested, event);
+        engine.inquest.allocation_failed(at, who, requested, event);
         (engine.allocation_told, engine.allocation_event) = (Some(now), Some(event));
     }
 
