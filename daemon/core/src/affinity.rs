@@ -53,6 +53,14 @@ impl Affinity {
         }
     }
 
+    /// An engine is no longer kept: those behind it move up.
+    pub(crate) fn remove(&mut self, engine: usize) {
+        self.forget(engine);
+        for (_, home) in self.slots.iter_mut().flatten().filter(|(_, home)| home.engine > engine) {
+            home.engine = home.engine.saturating_sub(1);
+        }
+    }
+
     /// The session went to `home`.
     pub(crate) fn note(&mut self, key: &str, home: Home) {
         let (hash, slot) = Self::hash(key);

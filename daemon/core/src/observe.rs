@@ -92,6 +92,7 @@ impl Node {
             let down = self.engines.iter().position(|engine| engine.live.state == EngineState::Down);
             let Some(down) = down else { return };
             self.engines.remove(down);
+            self.affinity.remove(down);
             self.touched = Touched::All;
         }
         self.engines.push(Engine::new(facts, now));

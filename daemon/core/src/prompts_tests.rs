@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::{
+    affinity::Home,
     cost::Work,
     node::Node,
     observation::{EngineReading, Observation, RankReading, SumCount},
@@ -141,6 +142,13 @@ fn prompts_of_several_sequences_are_not_counted_as_strangers() {
     assert!((500.0..2000.0).contains(&prompt), "{prompt}");
 }
 
+/// Session `s` is sent with 30,000 tokens, and ends.
+fn send_session(node: &mut Node, from: Mono, to: Mono) {
+    let asked = Request { session_key: Some("s"), max_tokens: Some(Tokens(1)), ..request(30_000) };
+    let id = admit(node, from, &asked).unwrap();
+    end(node, to, id, Outcome::Ok);
+}
+
 #[test]
 fn a_session_is_not_cached_in_an_engine_that_was_started_again() {
     let mut node = new_node();
@@ -152,13 +160,7 @@ fn a_session_is_not_cached_in_an_engine_that_was_started_again() {
         ..raw(100_000, 0, 0, 0, 0)
     };
     observe(&mut node, 0.0, vec![figures(50_000)]);
-    let id = admit(
-        &mut node,
-        at(0.1),
-        &Request { session_key: Some("s"), max_tokens: Some(Tokens(1)), ..request(30_000) },
-    )
-    .unwrap();
-    end(&mut node, at(3.0), id, Outcome::Ok);
+    send_session(&mut node, at(0.1), at(3.0));
     observe(&mut node, 4.0, vec![figures(80_000)]);
     let home = node.affinity.home("s").unwrap();
     assert!(node.engines[0].keeps(home.written));
@@ -168,18 +170,36 @@ fn a_session_is_not_cached_in_an_engine_that_was_started_again() {
 }
 
 #[test]
+fn a_session_keeps_its_engine_when_another_one_makes_room() {
+    let mut node = Node::new(Settings::default(), 1);
+    let found = |node: &mut Node, name: String, pid| {
+        let mut facts = facts(at(0.0));
+        facts.engine = name.into();
+        facts.processes[0].pid = pid;
+        node.observe(at(0.0), Observation::Engine(Box::new(facts)));
+    };
+    for index in 0..64 {
+        found(&mut node, format!("e{index}"), 100 + index);
+    }
+    let home = |engine| Home { engine, prompt: Tokens(1), written: Tokens(0) };
+    for (key, engine) in [("first", 3), ("gone", 5), ("later", 9)] {
+        node.affinity.note(key, home(engine));
+    }
+    let gone =
+        Observation::EngineGone { engine: "e5".into(), span: Span::at(at(1.0)), evidence: "gone".into() };
+    node.observe(at(1.0), gone);
+    found(&mut node, "new".into(), 900);
+    let engine = |key| node.affinity.home(key).map(|home| &*node.engines[home.engine].facts.engine);
+    assert_eq!(["first", "gone", "later"].map(engine), [Some("e3"), None, Some("e9")]);
+}
+
+#[test]
 fn where_the_use_is_not_told_a_session_is_not_forgotten_at_once() {
     let mut node = new_node();
     let figures =
         |tokens| RankReading { kv_usage: None, prompt_tokens: Some(tokens), ..raw(100_000, 0, 0, 0, 0) };
     observe(&mut node, 0.0, vec![figures(0)]);
-    let id = admit(
-        &mut node,
-        at(0.1),
-        &Request { session_key: Some("s"), max_tokens: Some(Tokens(1)), ..request(30_000) },
-    )
-    .unwrap();
-    end(&mut node, at(3.0), id, Outcome::Ok);
+    send_session(&mut node, at(0.1), at(3.0));
     observe(&mut node, 4.0, vec![figures(30_000)]);
     let home = node.affinity.home("s").unwrap();
     assert!(node.engines[0].keeps(home.written));
