@@ -128,9 +128,9 @@ impl Engine {
         }
     }
 
-    /// Finds which of our prompts have been computed: the oldest, as far as the counter of prompt tokens goes (by the
-    /// proportion in which the engine's requests are ours), none of those that wait (the youngest), and all of the others
-    /// but one that may be in the middle of its own.
+    /// Finds which of our prompts have been computed. Where gateways tell of first tokens: those they told of. Elsewhere the
+    /// oldest, as far as the counter of prompt tokens goes (by the proportion in which the engine's requests are ours), none
+    /// of those that wait (the youngest), and all of the others but one that may be in the middle of its own.
     fn pass_prompts(&mut self, at: Mono, changes: &[Change]) {
         for (index, pool) in self.pools.iter_mut().enumerate() {
             let change = changes.get(index).copied().unwrap_or_default();
