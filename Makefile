@@ -20,7 +20,7 @@ RELEASE := $(CARGO_TARGET_DIR)/release
 UNITS := $(notdir $(wildcard systemd/*.service systemd/*.socket))
 PAGES := $(notdir $(wildcard systemd/man/*.[1-9]))
 
-.PHONY: all build bpf tools run test bench bench-smoke check-prometheus test-prometheus test-vllm test-kernels test-journal packages test-packages eval eval-vllm lint audit man install uninstall clean
+.PHONY: all build bpf tools run test bench bench-smoke check-prometheus test-prometheus test-vllm test-kernels test-journal packages test-packages test-eval eval eval-vllm lint audit man install uninstall clean
 
 all: build
 
@@ -82,6 +82,10 @@ test-vllm: build
 # engine model brings some 170 crates (minutes to build, once). TRACES: Azure or Mooncake files; EVAL: more options.
 eval: tools
 	$(CARGO) run --release --locked --manifest-path tests/eval/Cargo.toml -- --out $(CARGO_TARGET_DIR)/eval $(EVAL) $(TRACES)
+
+# The tests of that package.
+test-eval: tools
+	$(CARGO) test --release --locked --manifest-path tests/eval/Cargo.toml
 
 # Whether that engine model does what a real vLLM on the CPU does; a larger pool than that of test-vllm, and
 # `gpuadmit plan` for models of four more shapes. Some fifteen minutes.
