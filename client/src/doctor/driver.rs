@@ -2,7 +2,7 @@
 
 use gpuadmit_client::v1::{Source, SourceHealth};
 
-use super::{Case, Finding, machine::Want};
+use super::{Case, Finding, groups::grants_more, machine::Want};
 
 /// NVIDIA in the list of PCI vendors.
 const VENDOR: &str = "0x10de";
@@ -108,10 +108,21 @@ fn nodes(case: &Case) -> Option<Finding> {
     Some(match closed {
         None => Finding::ok(CHECK, format!("{} in /dev, open to the daemon", nodes.len())),
         Some(node) => {
-            let group = case.machine.access(format!("/dev/{node}")).ok().map(|file| file.gid);
-            let group = group.and_then(|gid| case.service.group_name(gid)).unwrap_or("video");
             let text = format!("the daemon's user may not use /dev/{node}: NVML fails for it");
-            Finding::error(CHECK, text, format!("usermod -aG {group} gpuadmit && systemctl restart gpuadmit"))
+            let file = case.machine.access(format!("/dev/{node}")).ok();
+            let group = file.filter(|file| file.mode & 0o060 == 0o060).and_then(|file| {
+                let name = case.service.group_name(file.gid)?;
+                // The two are made for this.
+                (matches!(name, "video" | "render") || !grants_more(name, file.gid)).then_some(name)
+            });
+            let remedy = match group {
+                Some(group) => format!("usermod -aG {group} gpuadmit && systemctl restart gpuadmit"),
+                None => {
+                    "set NVreg_DeviceFileMode=0666 for the nvidia module in /etc/modprobe.d, and load it anew"
+                        .into()
+                }
+            };
+            Finding::error(CHECK, text, remedy)
         }
     })
 }

@@ -44,7 +44,7 @@ pub(super) const DRIVER: &[Fault] = &[
         "driver.nodes",
         Error,
         "/dev/nvidia0",
-        "usermod -aG",
+        "NVreg_DeviceFileMode=0666",
     ),
     (
         "no library",

@@ -12,6 +12,7 @@ mod engines;
 mod faults_daemon;
 #[cfg(test)]
 mod faults_machine;
+mod groups;
 mod kernel;
 mod machine;
 #[cfg(test)]

@@ -23,7 +23,7 @@ const UNIT: &str = "gpuadmit.service";
 /// Where the program is installed.
 const PROGRAMS: [&str; 3] = ["/usr/sbin/gpuadmitd", "/usr/local/sbin/gpuadmitd", "/usr/bin/gpuadmitd"];
 /// Where it looks for its configuration when the unit does not say.
-const CONFIG: &str = "/etc/gpuadmit/gpuadmit.toml";
+pub(super) const CONFIG: &str = "/etc/gpuadmit/gpuadmit.toml";
 /// The user of the unit.
 pub(super) const USER: &str = "gpuadmit";
 

@@ -4,8 +4,9 @@ use std::{io, path::Path};
 
 use super::{
     Case, Finding,
+    groups::grants_more,
     machine::Want,
-    service::{USER, identity},
+    service::{CONFIG, USER, identity},
 };
 
 pub(super) fn examine(case: &Case) -> Vec<Finding> {
@@ -58,13 +59,21 @@ pub(super) fn examine(case: &Case) -> Vec<Finding> {
                 "this user (uid {}) is not in the socket's group {group}, and may not use it",
                 me.uid
             );
-            let remedy = format!(
-                "usermod -aG {group} USER, then log in anew; a gateway's unit: SupplementaryGroups={group}"
-            );
-            Finding::warning("socket.member", text, remedy)
+            Finding::warning("socket.member", text, join(&group, file.gid))
         }
     });
     std::iter::once(there).chain(mine).chain(nameless(case, file.gid)).collect()
+}
+
+/// How a caller gets into the socket's group; how the socket gets another one, where its group is not for callers.
+fn join(group: &str, gid: u32) -> String {
+    if grants_more(group, gid) {
+        return format!(
+            "set [socket] group in {CONFIG} to a group of callers, such as {USER} (under systemd: SocketGroup in \
+             `systemctl edit gpuadmit.socket`), and restart; not to {group}, whose members may do far more than ask"
+        );
+    }
+    format!("usermod -aG {group} USER, then log in anew; a gateway's unit: SupplementaryGroups={group}")
 }
 
 /// A group that nobody can be put into.

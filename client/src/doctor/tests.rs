@@ -48,6 +48,23 @@ fn a_healthy_machine_has_no_fault() {
     }
 }
 
+/// Nobody is advised to become root, or another of the system's groups, in order to ask or to read a GPU.
+#[test]
+fn nobody_is_put_into_a_group_that_grants_more() {
+    for group in ["root", "wheel", "sudo", "adm", "docker", "disk", "shadow"] {
+        let planted = Planted::healthy();
+        let gid = planted.daemon.1;
+        planted.write("/etc/group", &format!("{group}:x:{gid}:\ngpuadmit:x:99999:\n"));
+        planted.write("/proc/self/status", "Uid:\t7 7 7 7\nGid:\t7 7 7 7\nGroups:\t7\n");
+        let findings = planted.examine();
+        let member = findings.iter().find(|finding| finding.check == "socket.member").unwrap();
+        let remedy = member.remedy.as_deref().unwrap();
+        assert!(remedy.starts_with("set [socket] group in /etc/gpuadmit/gpuadmit.toml"), "{group}: {remedy}");
+        let remedies = findings.iter().filter_map(|finding| finding.remedy.as_deref());
+        assert!(!remedies.clone().any(|remedy| remedy.contains("usermod")), "{group}");
+    }
+}
+
 #[test]
 fn faults_of_the_driver_are_found() {
     assert_each_is_found(DRIVER);
