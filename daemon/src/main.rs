@@ -40,7 +40,7 @@ fn main() -> ExitCode {
                     print!("{text}");
                     ExitCode::SUCCESS
                 }
-                Err(error) => refuse(&format!("{error:#}")),
+                Err(error) => refuse(&said(&error)),
             };
         }
         None => {}
@@ -61,7 +61,7 @@ fn main() -> ExitCode {
     match run(&args, config, simulation, log) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!("{error:#}");
+            tracing::error!("{}", said(&error));
             ExitCode::FAILURE
         }
     }
@@ -71,6 +71,15 @@ fn main() -> ExitCode {
 fn replayed(files: &[PathBuf], policy: &str, json: bool, examples: usize) -> anyhow::Result<String> {
     let report = replay(files, &Policy::parse(policy)?, examples)?;
     Ok(if json { serde_json::to_string(&report)? + "\n" } else { report.to_string() })
+}
+
+/// `error` with its causes, each said once: many messages contain their cause.
+fn said(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |text, cause| match &*text {
+        "" => cause,
+        said if said.contains(&cause) => text,
+        said => format!("{said}: {cause}"),
+    })
 }
 
 fn refuse(message: &str) -> ExitCode {
@@ -89,8 +98,7 @@ fn configuration(args: &Args) -> Result<Config, ConfigError> {
 
 /// The node to simulate: by its file, or the one built in; `None`: the real one is served.
 fn scenario(asked: Option<Option<PathBuf>>) -> Result<Option<Scenario>, ScenarioError> {
-    let load =
-        |file: Option<PathBuf>| file.map_or_else(|| Ok(Scenario::default()), |file| Scenario::load(&file));
+    let load = |file: Option<PathBuf>| file.map_or_else(Scenario::built_in, |file| Scenario::load(&file));
     asked.map(load).transpose()
 }
 

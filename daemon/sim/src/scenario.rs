@@ -17,8 +17,8 @@ pub const MAX_ENGINES: usize = 16;
 /// Most incidents.
 pub const MAX_INCIDENTS: usize = 256;
 
-/// A simulated node. Each part of the file that is left out keeps the default of the embedded node: two GPUs, an engine
-/// of the same model on each, and traffic, with no incident.
+/// A simulated node. Each part of the file that is left out keeps its default: two GPUs, an engine of the same model on
+/// each, and traffic, with no incident.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Scenario {
@@ -323,6 +323,14 @@ impl Scenario {
         let scenario: Self = toml::from_str(text).map_err(ScenarioError::Syntax)?;
         scenario.check()?;
         Ok(scenario)
+    }
+
+    /// The scenario for those who bring none: in half a minute it shows a denial, an incident and a recovery.
+    ///
+    /// # Errors
+    /// None: it is a part of the program, and a test reads it.
+    pub fn built_in() -> Result<Self, ScenarioError> {
+        Self::parse(include_str!("scenario/built_in.toml"))
     }
 
     /// Reads a scenario from a file of at most [`MAX_FILE_BYTES`].
