@@ -181,7 +181,7 @@ async fn end(outputs: Outputs, sources: &Sources) {
     }
 }
 
-/// Tells this run's reservation ids from those of earlier runs: 24 bits, random, but where promises are taken over the one
+/// Tells this run's reservation ids from those of earlier runs: 24 bits, random and not 0, but where promises are taken over the one
 /// after theirs, so that ids go on ascending with time.
 fn epoch(before: Option<u32>) -> u32 {
     const LAST: u32 = 0x00ff_ffff;
@@ -190,5 +190,5 @@ fn epoch(before: Option<u32>) -> u32 {
         return next;
     }
     let random = RandomState::new().hash_one(std::process::id());
-    u32::try_from(random >> 40).unwrap_or(0)
+    u32::try_from(random >> 40).unwrap_or(LAST).max(1)
 }

@@ -23,7 +23,6 @@ use gpuadmit_core::{
     guard,
     node::{Completed, Node, Standing},
     observation::Observation,
-    promise::Promise,
     queue::{Answer, Ticket},
     report::EngineReport,
     request::{
@@ -41,7 +40,15 @@ use tokio::{
 
 use self::locked::Locked;
 pub use self::waiting::{Asked, Waiting};
-use crate::{clock, config::Config, metrics::Timings, page, promises, records::Journal, source::Observe};
+use crate::{
+    clock,
+    config::Config,
+    metrics::Timings,
+    page,
+    promises::{self, Left},
+    records::Journal,
+    source::Observe,
+};
 
 /// Shortest sleep until something falls due: a node that is for ever due does not spin.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
@@ -101,10 +108,10 @@ impl Handle {
         self.with(|node, _| node.take_up(learned));
     }
 
-    /// Takes over what an earlier run promised, and keeps promises in `writer` from now on.
-    pub fn keep_promises(&self, left: Vec<Promise>, writer: Option<promises::Writer>) {
+    /// Takes over what earlier runs promised, and keeps promises in `writer` from now on.
+    pub fn keep_promises(&self, left: Left, writer: Option<promises::Writer>) {
         self.with_locked(|locked, now| {
-            locked.node.take_over(now, left);
+            locked.node.take_over(now, left.promises, left.first_epoch);
             locked.promises = writer;
         });
     }
@@ -328,6 +335,18 @@ impl Handle {
             let record = node.records().of(node.resolve(of)?)?;
             Some(explained(node, record))
         })
+    }
+
+    /// Cursor of the newest event, as of now.
+    #[must_use]
+    pub fn last_event(&self) -> u64 {
+        self.with(|node, _| node.history().newest())
+    }
+
+    /// Whether the reservation was given out, by this run or an earlier one, whatever became of it.
+    #[must_use]
+    pub fn gave(&self, of: Reference<'_>) -> bool {
+        self.with(|node, _| node.resolve(of).is_some_and(|id| node.gave(id)))
     }
 
     /// Events behind `cursor`, oldest first, at most `most`, and how many behind it are forgotten.

@@ -157,7 +157,7 @@ pub(crate) fn left(config: &Config, simulated: bool) -> Option<Left> {
 }
 
 fn start_promises(config: &Config, epoch: u32, left: Option<Left>, handle: &Handle) -> Fares {
-    let Some(Left { promises: left, .. }) = left else {
+    let Some(left) = left else {
         return Fares::new(SourceHealth::Absent, "a simulated node keeps nothing");
     };
     if !config.state.enabled {
@@ -165,8 +165,9 @@ fn start_promises(config: &Config, epoch: u32, left: Option<Left>, handle: &Hand
     }
     let path = promises::path(&config.socket.path);
     let slots = usize::try_from(config.limits.reservations).unwrap_or(usize::MAX);
-    let count = left.len();
-    let writer = promises::Writer::create(&path, slots, epoch, &left);
+    let count = left.promises.len();
+    let epochs = left.first_epoch.unwrap_or(epoch).min(epoch)..=epoch;
+    let writer = promises::Writer::create(&path, slots, epochs, &left.promises);
     let fares = match &writer {
         Ok(_) => Fares::new(SourceHealth::Ok, format!("{count} taken over, kept in {}", path.display())),
         Err(error) => {

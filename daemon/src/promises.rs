@@ -11,6 +11,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File, OpenOptions},
     io,
+    ops::RangeInclusive,
     os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     sync::atomic::Ordering::{Relaxed, Release},
@@ -31,8 +32,10 @@ use crate::{clock, state::boot_id};
 
 /// Says what the file is, with the version of its form: `gpuadPR1`, little endian.
 const MAGIC: u64 = u64::from_le_bytes(*b"gpuadPR1");
-/// Words before the slots: magic, boot, epoch, slots.
+/// Words before the slots: magic, boot, epochs, slots. Of the epochs' word the lower half is the writer's epoch, the upper
+/// half that of the first run in its line.
 const HEADER_WORDS: usize = 4;
+const HEADER_BYTES: u64 = 32;
 /// Most slots that are read.
 const MAX_SLOTS: usize = 1_000_000;
 /// Promises looked at in one sweep.
@@ -49,6 +52,8 @@ pub fn path(socket: &Path) -> PathBuf {
 pub struct Left {
     /// The epoch in its ids.
     pub epoch: Option<u32>,
+    /// The epoch of the first run in its line: each of them took over from the one before.
+    pub first_epoch: Option<u32>,
     /// What it had promised.
     pub promises: Vec<Promise>,
 }
@@ -76,11 +81,14 @@ pub fn read(path: &Path) -> io::Result<Left> {
     if !next(&mut file, &mut header)? {
         return Ok(Left::default());
     }
-    let [magic, boot, epoch, slots] = header;
+    let [magic, boot, epochs, slots] = header;
     if magic != MAGIC || boot != this_boot() {
         return Ok(Left::default());
     }
-    let mut left = Left { epoch: u32::try_from(epoch).ok(), promises: Vec::new() };
+    let half = |word: u64| u32::try_from(word & u64::from(u32::MAX)).ok();
+    let epoch = half(epochs);
+    let first_epoch = half(epochs >> 32).filter(|first| *first > 0).or(epoch);
+    let mut left = Left { epoch, first_epoch, promises: Vec::new() };
     let (mut slot, mut seen, now) = ([0; SLOT_WORDS], BTreeSet::new(), clock::now());
     for _ in 0..usize::try_from(slots).unwrap_or(MAX_SLOTS).min(MAX_SLOTS) {
         if !next(&mut file, &mut slot)? {
@@ -111,7 +119,7 @@ fn this_boot() -> u64 {
     u64::from_str_radix(&digits, 16).unwrap_or(0)
 }
 
-/// The writer's side. Its file stays when it is dropped, unless nothing is promised.
+/// The writer's side. Its file stays when it is dropped; where nothing is promised, its header alone.
 #[derive(Debug)]
 pub struct Writer {
     mapping: Mapping,
@@ -129,17 +137,23 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Makes the table at `path` with room for `slots` promises, `left` of an earlier run among them.
+    /// Makes the table at `path` with room for `slots` promises, `left` of an earlier run among them. `epochs` are those of
+    /// the first run in this one's line, and of this one.
     ///
     /// # Errors
     /// The file cannot be made there, or not be mapped.
-    pub fn create(path: &Path, slots: usize, epoch: u32, left: &[Promise]) -> io::Result<Self> {
+    pub fn create(
+        path: &Path,
+        slots: usize,
+        epochs: RangeInclusive<u32>,
+        left: &[Promise],
+    ) -> io::Result<Self> {
         let beside = path.with_extension("promises.new");
         let _ = fs::remove_file(&beside);
         let slots = slots.clamp(1, MAX_SLOTS);
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create_new(true).mode(0o600).open(&beside)?;
-        let made = Self::fill(&file, path.to_owned(), slots, epoch).and_then(|mut writer| {
+        let made = Self::fill(&file, path.to_owned(), slots, &epochs).and_then(|mut writer| {
             left.iter().for_each(|promise| writer.give(promise));
             fs::rename(&beside, path)?;
             Ok(writer)
@@ -150,14 +164,15 @@ impl Writer {
         made
     }
 
-    fn fill(file: &File, path: PathBuf, slots: usize, epoch: u32) -> io::Result<Self> {
+    fn fill(file: &File, path: PathBuf, slots: usize, epochs: &RangeInclusive<u32>) -> io::Result<Self> {
         let words = HEADER_WORDS + slots * SLOT_WORDS;
         // Not a length alone: a page that cannot be had when it is written to ends the program.
         let bytes = i64::try_from(words * size_of::<u64>()).map_err(io::Error::other)?;
         posix_fallocate(file, 0, bytes)?;
         let mapping = Mapping::writable(file, words)?;
         let counted = u64::try_from(slots).unwrap_or(u64::MAX);
-        let header = [MAGIC, this_boot(), epoch.into(), counted];
+        let epochs = u64::from(*epochs.start()) << 32 | u64::from(*epochs.end());
+        let header = [MAGIC, this_boot(), epochs, counted];
         mapping.words().iter().zip(header).for_each(|(word, value)| word.store(value.to_le(), Relaxed));
         let inode = file.metadata().map(|file| (file.dev(), file.ino()))?;
         let (used, free, fresh, swept) = (BTreeMap::new(), Vec::new(), 0, None);
@@ -215,8 +230,9 @@ impl Drop for Writer {
     fn drop(&mut self) {
         let ours = fs::metadata(&self.path).is_ok_and(|file| (file.dev(), file.ino()) == self.inode);
         if self.used.is_empty() && ours {
-            // At the end nobody is left to tell; a table that stays is an empty one.
-            let _ = fs::remove_file(&self.path);
+            // A file that cannot be cut is an empty table all the same.
+            let _ =
+                OpenOptions::new().write(true).open(&self.path).and_then(|file| file.set_len(HEADER_BYTES));
         }
     }
 }
@@ -235,7 +251,7 @@ mod tests {
     fn what_is_there_twice_or_from_the_future_is_left_out() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s.promises");
-        let mut writer = Writer::create(&path, 3, 9, &[some(1)]).unwrap();
+        let mut writer = Writer::create(&path, 3, 9..=9, &[some(1)]).unwrap();
         writer.used.clear();
         writer.give(&some(1));
         writer.give(&Promise { admitted_at: gpuadmit_core::units::Mono(u64::MAX), ..some(2) });
@@ -254,7 +270,7 @@ mod tests {
     fn what_is_promised_is_read_while_the_writer_lives_and_after() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s.promises");
-        let mut writer = Writer::create(&path, 3, 9, &[some(1)]).unwrap();
+        let mut writer = Writer::create(&path, 3, 7..=9, &[some(1)]).unwrap();
         writer.give(&some(2));
         writer.give(&some(3));
         writer.give(&some(4));
@@ -264,7 +280,7 @@ mod tests {
         assert_eq!(ids(&path), [1, 3, 5]);
         std::mem::forget(writer);
         let left = read(&path).unwrap();
-        assert_eq!((left.epoch, left.promises.len()), (Some(9), 3));
+        assert_eq!((left.first_epoch, left.epoch, left.promises.len()), (Some(7), Some(9), 3));
         assert!(left.promises.contains(&some(5)));
     }
 
@@ -272,21 +288,23 @@ mod tests {
     fn a_table_that_another_run_put_in_its_place_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s.promises");
-        let old = Writer::create(&path, 3, 9, &[]).unwrap();
-        let _new = Writer::create(&path, 3, 10, &[some(1)]).unwrap();
+        let old = Writer::create(&path, 3, 9..=9, &[]).unwrap();
+        let _new = Writer::create(&path, 3, 10..=10, &[some(1)]).unwrap();
         drop(old);
         assert_eq!(ids(&path), [1]);
     }
 
     #[test]
-    fn an_empty_table_is_not_left_behind() {
+    fn of_an_empty_table_the_header_is_left() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s.promises");
-        let mut writer = Writer::create(&path, 3, 9, &[]).unwrap();
+        let mut writer = Writer::create(&path, 3, 9..=9, &[]).unwrap();
         writer.give(&some(1));
         writer.end(ReservationId(1));
         drop(writer);
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        assert_eq!(fs::metadata(&path).unwrap().len(), HEADER_BYTES);
+        let left = read(&path).unwrap();
+        assert_eq!((left.epoch, left.promises.len()), (Some(9), 0));
     }
 
     #[test]
@@ -294,7 +312,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s.promises");
         let promises: Vec<_> = (1..=600).map(some).collect();
-        let mut writer = Writer::create(&path, 1000, 9, &promises).unwrap();
+        let mut writer = Writer::create(&path, 1000, 9..=9, &promises).unwrap();
         let node = Node::new(gpuadmit_core::settings::Settings::default(), 1);
         (0..3).for_each(|_| writer.sweep(&node));
         assert_eq!(writer.used.len(), 0);

@@ -310,8 +310,28 @@ fn a_repeated_completion_succeeds_and_gives_back_once() {
     assert_eq!(node.snapshot(at(0.3)).engines[0].headroom.unwrap().blocks, Blocks(100));
     let never = gpuadmit_core::request::ReservationId::new(7, 999);
     assert_eq!(complete(&mut node, at(0.3), never), Completed::NeverGiven);
-    let of_an_earlier_daemon = gpuadmit_core::request::ReservationId::new(6, 999);
-    assert_eq!(complete(&mut node, at(0.3), of_an_earlier_daemon), Completed::Ended);
+}
+
+#[test]
+fn an_id_was_given_out_by_this_run_or_by_one_that_it_took_over_from() {
+    let id = gpuadmit_core::request::ReservationId::new;
+    let mut node = ready_node(strict(), 100);
+    let given = admitted(&node.admit(at(0.1), &request(800, Some(400))).unwrap()).reservation;
+    assert_eq!(given, id(7, 1));
+    // 0xabc is sequence 2748 of epoch 0.
+    for (epoch, sequence) in [(0, 0xabc), (7, 0), (7, 2), (6, 1), (8, 1)] {
+        let never = id(epoch, sequence);
+        assert_eq!(complete(&mut node, at(0.2), never), Completed::NeverGiven, "{epoch}, {sequence}");
+    }
+    node.take_over(at(0.3), Vec::new(), Some(5));
+    for (epoch, sequence) in [(5, 999), (6, 1)] {
+        assert_eq!(complete(&mut node, at(0.4), id(epoch, sequence)), Completed::Ended, "{epoch}");
+    }
+    for (epoch, sequence) in [(4, 1), (6, 0), (8, 1)] {
+        assert_eq!(complete(&mut node, at(0.4), id(epoch, sequence)), Completed::NeverGiven, "{epoch}");
+    }
+    assert_eq!(complete(&mut node, at(0.5), given), Completed::Held);
+    assert_eq!(complete(&mut node, at(0.6), given), Completed::Ended);
 }
 
 #[test]

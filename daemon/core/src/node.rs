@@ -109,6 +109,8 @@ pub struct Node {
     pub(crate) touched: Touched,
     /// What an earlier daemon promised for engines that have not been read yet.
     pub(crate) promised: Promised,
+    /// Epoch of the first run in the unbroken line of runs that ends with this one.
+    pub(crate) first_epoch: u32,
 }
 
 impl Node {
@@ -142,6 +144,7 @@ impl Node {
             no_name: "".into(),
             touched: Touched::None,
             promised: Promised::default(),
+            first_epoch: epoch & 0x00ff_ffff,
         }
     }
 
@@ -181,10 +184,7 @@ impl Node {
 
     /// A request has ended.
     pub fn complete(&mut self, now: Mono, of: Reference<'_>, completion: Completion) -> Completed {
-        let Some(id) = self.resolve(of) else { return Completed::NeverGiven };
-        if id.epoch() == u64::from(self.epoch) && id.sequence() >= self.next {
-            return Completed::NeverGiven;
-        }
+        let Some(id) = self.resolve(of).filter(|id| self.gave(*id)) else { return Completed::NeverGiven };
         if self.promised.end(id) {
             return Completed::Held;
         }
@@ -370,6 +370,16 @@ impl Node {
             Reference::Request { peer_uid, tenant, request_id } => {
                 self.request_ids.get(peer_uid, tenant, request_id).map(|known| known.reservation)
             }
+        }
+    }
+
+    /// Whether this run gave out `id`, or may an earlier run in its line have: how many those gave out is not kept.
+    #[must_use]
+    pub fn gave(&self, id: ReservationId) -> bool {
+        if id.epoch() == u64::from(self.epoch) {
+            (1..self.next).contains(&id.sequence())
+        } else {
+            (u64::from(self.first_epoch)..u64::from(self.epoch)).contains(&id.epoch()) && id.sequence() > 0
         }
     }
 

@@ -109,8 +109,10 @@ impl Node {
         })
     }
 
-    /// Takes over what an earlier daemon promised, as many as this one may hold.
-    pub fn take_over(&mut self, now: Mono, promises: Vec<Promise>) {
+    /// Takes over what earlier runs promised, as many as this one may hold. The first of these runs had the epoch
+    /// `first_epoch`; `None`: there was none.
+    pub fn take_over(&mut self, now: Mono, promises: Vec<Promise>, first_epoch: Option<u32>) {
+        self.first_epoch = first_epoch.unwrap_or(self.epoch).min(self.epoch);
         for promise in promises.iter().take(self.settings.reservations) {
             if let Some(name) = &promise.request {
                 self.request_ids.note_known(name, &promise.tenant, promise.id);
@@ -240,7 +242,7 @@ mod tests {
 
     fn taken_over() -> Node {
         let mut node = Node::new(strict(), 2);
-        node.take_over(at(0.1), vec![promised()]);
+        node.take_over(at(0.1), vec![promised()], Some(1));
         node
     }
 

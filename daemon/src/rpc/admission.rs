@@ -1,6 +1,6 @@
 //! `gpuadmit.v1.Admission`: decode, ask the node, encode.
 
-use gpuadmit_core::{node::Completed, units::Tokens};
+use gpuadmit_core::{node::Completed, request::Reference, units::Tokens};
 use gpuadmit_proto::v1::{
     AdmitRequest, AdmitResponse, CompleteRequest, CompleteResponse, ProgressRequest, ProgressResponse,
     SessionRequest, admission_server,
@@ -88,8 +88,7 @@ pub(super) fn progress(
 ) -> Result<ProgressResponse, Status> {
     let of = convert::reference(request.reservation.as_ref(), uid).map_err(convert::invalid)?;
     let lease = handle.progress(of, Tokens(request.generated_tokens));
-    let lease =
-        lease.ok_or_else(|| Status::not_found("reservation: not held; it ended, or its engine died"))?;
+    let lease = lease.ok_or_else(|| if handle.gave(of) { not_held(of) } else { never_given(of) })?;
     Ok(ProgressResponse { lease_ms: convert::millis(lease) })
 }
 
@@ -103,6 +102,28 @@ pub(super) fn complete(
     match handle.complete(of, completion) {
         Completed::Held => Ok(CompleteResponse { was_held: true }),
         Completed::Ended => Ok(CompleteResponse { was_held: false }),
-        Completed::NeverGiven => Err(Status::not_found("reservation: this daemon never gave it out")),
+        Completed::NeverGiven => Err(never_given(of)),
+    }
+}
+
+/// A reservation that was given out and has ended.
+fn not_held(of: Reference<'_>) -> Status {
+    Status::not_found(format!("reservation: {} is not held; it ended, or its engine did", named(of)))
+}
+
+/// A reservation that never was.
+fn never_given(of: Reference<'_>) -> Status {
+    let allowed = "use an id that Admit returned, or a request id with its tenant";
+    Status::not_found(format!("reservation: {} was never given out; {allowed}", named(of)))
+}
+
+/// How the caller named a reservation.
+pub(super) fn named(of: Reference<'_>) -> String {
+    match of {
+        Reference::Id(id) => id.to_string(),
+        Reference::Request { tenant: "", request_id, .. } => format!("request {request_id:?}"),
+        Reference::Request { tenant, request_id, .. } => {
+            format!("request {request_id:?} of tenant {tenant:?}")
+        }
     }
 }
