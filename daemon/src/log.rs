@@ -68,7 +68,7 @@ impl Log {
         } else {
             let plain = tracing_subscriber::fmt::layer()
                 .with_writer(io::stderr)
-                .with_ansi(io::stderr().is_terminal());
+                .with_ansi(io::stderr().is_terminal() && !colour_is_unwanted());
             if refused.is_some() {
                 registry.with(plain.without_time().with_filter(bounded)).try_init()
             } else {
@@ -179,6 +179,11 @@ impl<S: Subscriber> Filter<S> for Bounded {
         let place = (about.file().unwrap_or(about.target()), about.line().unwrap_or(0));
         self.0.lock().unwrap_or_else(PoisonError::into_inner).allows(place, Instant::now())
     }
+}
+
+/// NO_COLOR is set (no-color.org).
+fn colour_is_unwanted() -> bool {
+    std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
 }
 
 /// Whether standard error goes to the journal: `JOURNAL_STREAM` holds its device and inode (systemd.exec(5)).

@@ -22,19 +22,19 @@ fn bad_admits() -> Vec<(AdmitRequest, &'static str)> {
     vec![
         (
             AdmitRequest { model: String::new(), ..good() },
-            "model: 0 bytes is not allowed; 1 to 256 bytes without control characters",
+            "model: missing; 1 to 256 bytes without control characters",
         ),
         (
             AdmitRequest { model: "x".repeat(257), ..good() },
-            "model: 257 bytes is not allowed; 1 to 256 bytes without control characters",
+            "model: 257 bytes are too many; 1 to 256 bytes without control characters",
         ),
         (
             AdmitRequest { engine: long(129), ..good() },
-            "engine: 129 bytes is not allowed; at most 128 bytes without control characters",
+            "engine: 129 bytes are too many; at most 128 bytes without control characters",
         ),
         (
             AdmitRequest { prompt: None, ..good() },
-            "prompt: absent is not allowed; one of prompt_tokens, openai_body, text, prompt_bytes",
+            "prompt: missing; one of prompt_tokens, openai_body, text, prompt_bytes",
         ),
         (with(Prompt::PromptTokens(1 << 32)), "prompt_tokens: 4294967296 is not allowed; 0 to 4294967295"),
         (
@@ -52,19 +52,19 @@ fn bad_admits() -> Vec<(AdmitRequest, &'static str)> {
         (AdmitRequest { priority_class: -1, ..good() }, "priority_class: -1 is not allowed; 0 to 3"),
         (
             AdmitRequest { tenant: long(129), ..good() },
-            "tenant: 129 bytes is not allowed; at most 128 bytes without control characters",
+            "tenant: 129 bytes are too many; at most 128 bytes without control characters",
         ),
         (
             AdmitRequest { tenant: Some("a\u{1b}[2J".into()), ..good() },
-            "tenant: a control character is not allowed; at most 128 bytes without control characters",
+            "tenant: contains '\\u{1b}'; at most 128 bytes without control characters",
         ),
         (
             AdmitRequest { model: "m\n".into(), ..good() },
-            "model: a control character is not allowed; 1 to 256 bytes without control characters",
+            "model: contains '\\n'; 1 to 256 bytes without control characters",
         ),
         (
             AdmitRequest { session_key: long(1000), ..good() },
-            "session_key: 1000 bytes is not allowed; at most 128 bytes without control characters",
+            "session_key: 1000 bytes are too many; at most 128 bytes without control characters",
         ),
         (
             AdmitRequest { ttft_objective_ms: Some(0), ..good() },
@@ -77,7 +77,7 @@ fn bad_admits() -> Vec<(AdmitRequest, &'static str)> {
         (AdmitRequest { wait_ms: 600_001, ..good() }, "wait_ms: 600001 is not allowed; 0 to 600000"),
         (
             AdmitRequest { request_id: long(129), ..good() },
-            "request_id: 129 bytes is not allowed; at most 128 bytes without control characters",
+            "request_id: 129 bytes are too many; at most 128 bytes without control characters",
         ),
     ]
 }
@@ -138,17 +138,14 @@ fn by_request(tenant: Option<String>, request_id: String) -> Option<ReservationR
 }
 
 fn bad_references() -> [(Option<ReservationRef>, &'static str); 4] {
-    let absent = "reservation: absent is not allowed; one of reservation_id, request";
+    let absent = "reservation: missing; one of reservation_id, request";
     [
         (None, absent),
         (Some(ReservationRef { r#ref: None }), absent),
-        (
-            by_request(None, String::new()),
-            "reservation.request.request_id: 0 bytes is not allowed; 1 to 128 bytes",
-        ),
+        (by_request(None, String::new()), "reservation.request.request_id: missing; 1 to 128 bytes"),
         (
             by_request(long(129), "r".into()),
-            "reservation.request.tenant: 129 bytes is not allowed; at most 128 bytes",
+            "reservation.request.tenant: 129 bytes are too many; at most 128 bytes",
         ),
     ]
 }
@@ -185,7 +182,7 @@ async fn calls_to_the_node_out_of_range_are_refused() {
     let error = node.status(StatusRequest { events: Some(257) }).await.unwrap_err();
     is_invalid(&error, "events: 257 is not allowed; 0 to 256");
     let error = node.explain(ExplainRequest { what: None }).await.unwrap_err();
-    is_invalid(&error, "what: absent is not allowed; one of reservation, last");
+    is_invalid(&error, "what: missing; one of reservation, last");
     for last in [0, 257] {
         let error = node.explain(ExplainRequest { what: Some(What::Last(last)) }).await.unwrap_err();
         is_invalid(&error, &format!("last: {last} is not allowed; 1 to 256"));
@@ -197,7 +194,7 @@ async fn calls_to_the_node_out_of_range_are_refused() {
     }
     let request = WatchHeadroomRequest { min_interval_ms: None, engine: long(129) };
     let error = node.watch_headroom(request).await.unwrap_err();
-    is_invalid(&error, "engine: 129 bytes is not allowed; at most 128 bytes");
+    is_invalid(&error, "engine: 129 bytes are too many; at most 128 bytes");
     for duration_ms in [1, 999, 86_400_001] {
         let error = node.release_gpu(ReleaseGpuRequest { duration_ms }).await.unwrap_err();
         is_invalid(&error, &format!("duration_ms: {duration_ms} is not allowed; 0, or 1000 to 86400000"));
@@ -209,12 +206,12 @@ async fn a_session_tells_what_is_wrong_with_a_call_and_goes_on() {
     let served = Served::start(quiet());
     let ids = AdoptRequest { reservation_ids: vec![1; 1025] };
     let calls = [
-        (None, "call: absent is not allowed; one of admit, progress, complete, adopt"),
-        (Some(Call::Adopt(ids)), "reservation_ids: 1025 is not allowed; at most 1024 ids"),
+        (None, "call: missing; one of admit, progress, complete, adopt"),
+        (Some(Call::Adopt(ids)), "reservation_ids: 1025 ids are too many; at most 1024"),
         (Some(Call::Admit(AdmitRequest::default())), ""),
         (
             Some(Call::Complete(CompleteRequest::default())),
-            "reservation: absent is not allowed; one of reservation_id, request",
+            "reservation: missing; one of reservation_id, request",
         ),
     ];
     let requests: Vec<_> = (0..)
@@ -351,7 +348,7 @@ fn configurations_of_another_form_name_the_place() {
 #[test]
 fn a_configuration_that_is_too_large_or_absent_or_a_folder_is_refused() {
     let too_large = load(&vec![b'#'; (1 << 20) + 1]).unwrap_err();
-    assert!(too_large.ends_with("is larger than 1048576 bytes"), "{too_large}");
+    assert!(too_large.ends_with("it is too large; at most 1048576 bytes"), "{too_large}");
     let absent = Config::load("/nonexistent/gpuadmit.toml".as_ref()).unwrap_err().to_string();
     assert!(absent.starts_with("cannot read /nonexistent/gpuadmit.toml:"), "{absent}");
     let folder = tempfile::tempdir().unwrap();

@@ -53,11 +53,13 @@ async fn an_event_is_resumed_behind_in_its_run_and_from_the_start_of_another() {
 #[tokio::test]
 async fn what_is_no_resume_is_refused() {
     let served = Served::start(quiet());
-    for (after, resume) in [(None, "x"), (None, "1"), (Some(1), "00a1b2.1")] {
+    for (after, resume) in
+        [(None, "x"), (None, "1"), (Some(1), "41394.1"), (None, "00a1b2.1"), (None, "1.x\u{1b}[2J")]
+    {
         let request = WatchEventsRequest { after, resume: Some(resume.into()), follow: false };
         let error = served.connection.node().watch_events(request).await.unwrap_err();
         assert_eq!(error.code(), Code::InvalidArgument, "{error}");
-        assert!(error.message().starts_with("resume: "), "{error}");
+        assert!(error.message().starts_with("resume: ") && !error.message().contains('\u{1b}'), "{error}");
     }
 }
 

@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use gpuadmit_proto::v1::{
-    AdmitRequest, AdoptRequest, CompleteRequest, EngineState, ExplainRequest, ProgressRequest,
-    ReservationRef, StatusRequest, StatusResponse, WatchEventsRequest, WatchHeadroomRequest, admit_response,
-    denied, explain_request::What, reservation_ref, session_request::Call, session_response::Answer,
+    AdmitRequest, AdoptRequest, ClearGuardsRequest, CompleteRequest, EngineState, ExplainRequest,
+    ListGuardsRequest, ProgressRequest, ReservationRef, StatusRequest, StatusResponse, WatchEventsRequest,
+    WatchHeadroomRequest, admit_response, denied, explain_request::What, reservation_ref,
+    session_request::Call, session_response::Answer,
 };
 use gpuadmit_tests::{
     served::{Served, admit, quiet, ready_engine},
@@ -77,7 +78,30 @@ async fn completing_again_succeeds_and_what_was_never_given_is_not_found() {
     assert!(!admission.complete(complete(id)).await.unwrap().into_inner().was_held);
     assert_eq!(admission.complete(complete(id + 1000)).await.unwrap_err().code(), Code::NotFound);
     let progress = ProgressRequest { reservation: by_id(id), generated_tokens: 1 };
-    assert_eq!(admission.progress(progress).await.unwrap_err().code(), Code::NotFound);
+    let error = admission.progress(progress).await.unwrap_err();
+    let message = format!("reservation: {id} is not held; it ended, or its engine did");
+    assert_eq!((error.code(), error.message()), (Code::NotFound, &*message));
+}
+
+/// A gateway that was cut off while it told the end tells it again, perhaps to the next daemon.
+#[tokio::test]
+async fn completing_again_succeeds_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = quiet();
+    config.state.enabled = true;
+    config.state.path = folder.path().to_owned();
+    let first = Served::start(config.clone());
+    ready_engine(&first.handle);
+    let id = admitted_one(&first).await.reservation_id;
+    assert!(first.connection.admission().complete(complete(id)).await.unwrap().into_inner().was_held);
+    let second = Served::start_in(config, first.stop().await);
+    let mut admission = second.connection.admission();
+    assert!(!admission.complete(complete(id)).await.unwrap().into_inner().was_held);
+    for never in [0xabc, id + (1 << 40), id + (2 << 40)] {
+        let error = admission.complete(complete(never)).await.unwrap_err();
+        let message = "was never given out; use an id that Admit returned";
+        assert!(error.code() == Code::NotFound && error.message().contains(message), "{error}");
+    }
 }
 
 #[tokio::test]
@@ -214,11 +238,32 @@ async fn events_come_from_the_history_and_then_live() {
 }
 
 #[tokio::test]
-async fn a_cursor_of_an_earlier_run_starts_from_the_oldest_event() {
+async fn a_number_that_no_event_has_is_not_found_and_the_newest_one_is_named() {
     let served = served();
     let request = WatchEventsRequest { after: Some(5000), ..WatchEventsRequest::default() };
+    let error = served.connection.node().watch_events(request).await.unwrap_err();
+    let message = "after: no event has the number 5000; use 0 to 2, the newest";
+    assert_eq!((error.code(), error.message()), (Code::NotFound, message));
+    let request = WatchEventsRequest { after: Some(2), ..WatchEventsRequest::default() };
     let mut events = served.connection.node().watch_events(request).await.unwrap().into_inner();
-    assert_eq!(events.next().await.unwrap().unwrap().event.unwrap().cursor, 1);
+    assert!(events.next().await.is_none());
+}
+
+#[tokio::test]
+async fn an_engine_that_is_not_there_is_not_found_and_those_there_are_are_named() {
+    let served = served();
+    let engine = || Some("nope".to_owned());
+    let mut node = served.connection.node();
+    let watch = WatchHeadroomRequest { engine: engine(), ..WatchHeadroomRequest::default() };
+    let errors = [
+        node.watch_headroom(watch).await.unwrap_err(),
+        node.list_guards(ListGuardsRequest { engine: engine() }).await.unwrap_err(),
+        node.clear_guards(ClearGuardsRequest { engine: engine() }).await.unwrap_err(),
+    ];
+    for error in errors {
+        let message = "engine: there is no \"nope\"; one of \"e\"";
+        assert_eq!((error.code(), error.message()), (Code::NotFound, message));
+    }
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! The question and its answers.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, fmt, ops::RangeInclusive, sync::Arc, time::Duration};
 
 use crate::{
     count::TextSize,
@@ -45,7 +45,7 @@ impl ReservationId {
 
 impl fmt::Display for ReservationId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.0)
+        self.0.fmt(f)
     }
 }
 
@@ -162,13 +162,25 @@ pub enum RequestError {
     OutOfRange {
         /// Field as in the `.proto` file.
         field: &'static str,
-        /// What was sent, or its length.
+        /// What was sent.
         value: String,
         /// What is allowed.
         allowed: &'static str,
     },
+    /// A field is wrong in another way.
+    #[error("{field}: {why}; {allowed}")]
+    Wrong {
+        /// Field as in the `.proto` file.
+        field: &'static str,
+        /// How: `missing`, `129 bytes are too many`.
+        why: Cow<'static, str>,
+        /// What is allowed.
+        allowed: &'static str,
+    },
     /// A request id came again with other content.
-    #[error("request_id: {0:?} was used before with other content; a request id names one request")]
+    #[error(
+        "request_id: {0:?} was used before with other content; a request id names one request, so use a new one"
+    )]
     IdReused(String),
 }
 
@@ -413,13 +425,36 @@ fn name(
     most: usize,
     allowed: &'static str,
 ) -> Result<(), RequestError> {
-    let value = match value.len() {
-        length if !(least..=most).contains(&length) => format!("{length} bytes"),
-        // Names are told on terminals, in logs and as labels.
-        _ if value.chars().any(char::is_control) => "a control character".into(),
-        _ => return Ok(()),
-    };
-    Err(RequestError::OutOfRange { field, value, allowed })
+    RequestError::check_length(field, value, least..=most, allowed)?;
+    // Names appear on terminals, in logs and as labels.
+    match value.chars().find(|c| c.is_control()) {
+        Some(c) => Err(RequestError::wrong(field, format!("contains {c:?}"), allowed)),
+        None => Ok(()),
+    }
+}
+
+impl RequestError {
+    /// `field` is wrong in the way that `why` says.
+    pub fn wrong(field: &'static str, why: impl Into<Cow<'static, str>>, allowed: &'static str) -> Self {
+        Self::Wrong { field, why: why.into(), allowed }
+    }
+
+    /// Checks the length of `value`, in bytes.
+    ///
+    /// # Errors
+    /// [`RequestError::Wrong`] with the length, and nothing of the text.
+    pub fn check_length(
+        field: &'static str,
+        value: &str,
+        range: RangeInclusive<usize>,
+        allowed: &'static str,
+    ) -> Result<(), Self> {
+        match value.len() {
+            length if range.contains(&length) => Ok(()),
+            0 => Err(Self::wrong(field, "missing", allowed)),
+            length => Err(Self::wrong(field, format!("{length} bytes are too many"), allowed)),
+        }
+    }
 }
 
 fn within(

@@ -16,6 +16,8 @@ const MAX_MODELS: usize = 256;
 const MAX_IDS: usize = 256;
 /// `sun_path` of `sockaddr_un` has 108 bytes with its closing zero.
 pub(super) const MAX_SOCKET_PATH_BYTES: usize = 107;
+/// Most characters of a value, or of a line of the file, that an error shows.
+const MAX_SHOWN: usize = 120;
 const DAY_MS: u64 = 86_400_000;
 
 /// One value that is not allowed.
@@ -83,10 +85,24 @@ impl Config {
 #[derive(Default)]
 pub(super) struct Found(Vec<Problem>);
 
+/// `text` with at most [`MAX_SHOWN`] characters.
+pub(super) fn cut(text: String) -> String {
+    if text.chars().count() <= MAX_SHOWN {
+        text
+    } else {
+        text.chars().take(MAX_SHOWN).chain(['…']).collect()
+    }
+}
+
 impl Found {
+    /// Notes `value` of `key` unless it is fine. Debug escapes what a terminal would obey.
     pub(super) fn unless(&mut self, fine: bool, key: &str, value: impl fmt::Debug, allowed: &str) {
         if !fine {
-            self.0.push(Problem { key: key.into(), value: format!("{value:?}"), allowed: allowed.into() });
+            self.0.push(Problem {
+                key: key.into(),
+                value: cut(format!("{value:?}")),
+                allowed: allowed.into(),
+            });
         }
     }
 
@@ -257,6 +273,16 @@ mod tests {
     #[test]
     fn the_defaults_are_allowed() {
         assert_eq!(Config::default().check(), Ok(()));
+    }
+
+    #[test]
+    fn a_long_value_is_cut_and_what_a_terminal_would_obey_is_escaped() {
+        let mut config = Config::default();
+        config.log.level = format!("=\u{1b}[2J{}", "x".repeat(5_000));
+        let problem = config.check().unwrap_err().to_string();
+        assert!(problem.starts_with("log.level: \"=\\u{1b}[2Jxxx"), "{problem}");
+        assert!(problem.contains("xxx… is not allowed; error, warn,"), "{problem}");
+        assert!(problem.chars().count() < 300, "{problem}");
     }
 
     #[test]

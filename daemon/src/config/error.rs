@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Config, MAX_FILE_BYTES, Problems};
+use super::{Config, MAX_FILE_BYTES, Problems, check::cut};
 
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
@@ -19,20 +19,22 @@ pub enum ConfigError {
         source: io::Error,
     },
     /// The file is too large to be one.
-    #[error("{path} is larger than {MAX_FILE_BYTES} bytes")]
+    #[error("{path}: it is too large; at most {MAX_FILE_BYTES} bytes")]
     TooLarge {
         /// Which.
         path: PathBuf,
     },
     /// It is no TOML, has an unknown key, or a value of another type.
-    #[error("{path}: {source}{hint}")]
+    #[error("{path}: {excerpt}{hint}")]
     Parse {
         /// Which.
         path: PathBuf,
         /// Number of the line, from 1; 0 where it is not known.
         line: usize,
-        /// Where and what.
-        source: Box<toml::de::Error>,
+        /// What, in a sentence.
+        message: String,
+        /// Where and what, with the line of the file.
+        excerpt: String,
         /// What may have been meant; empty where nobody knows.
         hint: String,
     },
@@ -43,20 +45,26 @@ pub enum ConfigError {
 
 impl ConfigError {
     /// That `text` of the file at `path` does not parse.
-    pub(super) fn parse(path: &Path, text: &str, source: toml::de::Error) -> Self {
+    pub(super) fn parse(path: &Path, text: &str, source: &toml::de::Error) -> Self {
         let line = source.span().map_or(0, |span| line_of(text, span.start));
         let hint = quoted(text, line).map(|quoted| format!("a text stands in quotes: {quoted}"));
-        Self::Parse { path: path.to_owned(), line, source: Box::new(source), hint: hint.unwrap_or_default() }
+        Self::Parse {
+            path: path.to_owned(),
+            line,
+            message: shown(&source.message().replace('\n', ", ")),
+            excerpt: source.to_string().lines().map(|line| shown(line) + "\n").collect(),
+            hint: hint.unwrap_or_default(),
+        }
     }
 
     /// The same in one line, without the excerpt of the file.
     #[must_use]
     pub fn in_one_line(&self) -> String {
         match self {
-            Self::Parse { path, line, source, hint } => {
+            Self::Parse { path, line, message, hint, .. } => {
                 let place = if *line == 0 { String::new() } else { format!(" line {line}:") };
                 let hint = if hint.is_empty() { String::new() } else { format!("; {hint}") };
-                format!("{}:{place} {}{hint}", path.display(), source.message().replace('\n', ", "))
+                format!("{}:{place} {message}{hint}", path.display())
             }
             Self::Check(problems) => {
                 problems.0.iter().map(ToString::to_string).collect::<Vec<_>>().join(". ")
@@ -64,6 +72,11 @@ impl ConfigError {
             Self::Read { .. } | Self::TooLarge { .. } => self.to_string(),
         }
     }
+}
+
+/// A line of the file or of an error, cut, without what a terminal would obey.
+fn shown(line: &str) -> String {
+    cut(line.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect())
 }
 
 /// Number of the line with byte `at`, from 1.
@@ -95,7 +108,7 @@ mod tests {
 
     fn of(text: &str) -> ConfigError {
         let source = toml::from_str::<Config>(text).unwrap_err();
-        ConfigError::parse(Path::new("/c"), text, source)
+        ConfigError::parse(Path::new("/c"), text, &source)
     }
 
     #[test]
@@ -126,6 +139,17 @@ mod tests {
         ] {
             let error = of(text).in_one_line();
             assert!(!error.contains("quotes:"), "{error}");
+        }
+    }
+
+    #[test]
+    fn lines_of_the_file_are_cut_and_cannot_command_a_terminal() {
+        let error = of(&format!("[socket]\nmode = \"\u{1b}[2J{}\"\n", "x".repeat(5_000)));
+        for text in [error.to_string(), error.in_one_line()] {
+            assert!(
+                !text.contains('\u{1b}') && text.lines().all(|line| line.chars().count() < 140),
+                "{text}"
+            );
         }
     }
 

@@ -412,7 +412,8 @@ impl Config {
     /// [`ConfigError`]; all values out of range at once.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let text = read(path)?;
-        let config: Self = toml::from_str(&text).map_err(|source| ConfigError::parse(path, &text, source))?;
+        let config: Self =
+            toml::from_str(&text).map_err(|source| ConfigError::parse(path, &text, &source))?;
         config.check()?;
         Ok(config)
     }

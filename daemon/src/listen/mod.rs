@@ -39,19 +39,19 @@ const BACKLOG: i32 = 128;
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// Another daemon holds the lock.
-    #[error("another gpuadmitd serves {0}: stop it, or give this one another --socket")]
+    #[error("another gpuadmitd serves {0}; stop it, or give this one another --socket")]
     Locked(PathBuf),
     /// Something answers at the path.
-    #[error("{0} is in use by another program")]
+    #[error("another program serves {0}; stop it, or give this daemon another --socket")]
     InUse(PathBuf),
     /// The socket's folder does not exist.
-    #[error("socket.path: there is no folder {0}: make it, or give this daemon another --socket")]
+    #[error("socket.path: there is no folder {0}; make it, or give this daemon another --socket")]
     NoFolder(PathBuf),
     /// Something else than a socket is at the path, and is left alone.
-    #[error("{0} exists and is not a socket")]
+    #[error("{0} exists and is not a socket; remove it, or give this daemon another --socket")]
     NotASocket(PathBuf),
     /// The configured group does not exist.
-    #[error("socket.group: {0:?} is not allowed; a group of this machine")]
+    #[error("socket.group: there is no group {0:?}; one of this machine, as `getent group` lists them")]
     NoGroup(String),
     /// What systemd passed is no listening Unix socket.
     #[error("the socket passed by systemd is not a listening Unix stream socket: {0}")]
@@ -310,7 +310,7 @@ mod tests {
         let error = Bound::new(&socket).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "socket.group: \"no-such-group\" is not allowed; a group of this machine"
+            "socket.group: there is no group \"no-such-group\"; one of this machine, as `getent group` lists them"
         );
     }
 }

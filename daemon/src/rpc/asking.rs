@@ -123,7 +123,7 @@ impl Asking {
 
 /// Answers calls that still wait when the daemon stops.
 pub(super) fn stops() -> Status {
-    Status::unavailable("the daemon stops")
+    Status::unavailable("the daemon stops; ask again, the next one answers")
 }
 
 fn request(message: &AdmitRequest, prompt: Prompt, caller: Caller) -> Result<Request<'_>, Status> {

@@ -1,5 +1,5 @@
-//! Ranges of the fields of `gpuadmit.v1`, as its `.proto` files promise them. An error names the field, the value (or
-//! its length: never its text), and what is allowed.
+//! Ranges of the fields of `gpuadmit.v1`, as its `.proto` files promise them. An error names the field, what is
+//! wrong with it (never a text, only its length), and what is allowed.
 
 use std::ops::RangeInclusive;
 
@@ -35,13 +35,17 @@ pub(super) fn name<'a>(
     least: usize,
     allowed: &'static str,
 ) -> Result<&'a str, RequestError> {
-    if (least..=MAX_NAME_BYTES).contains(&value.len()) {
-        return Ok(value);
-    }
-    Err(RequestError::OutOfRange { field, value: format!("{} bytes", value.len()), allowed })
+    RequestError::check_length(field, value, least..=MAX_NAME_BYTES, allowed)?;
+    Ok(value)
 }
 
-/// A field that must be there is absent.
+/// A field that must be there is missing.
 pub(super) fn absent(field: &'static str, allowed: &'static str) -> RequestError {
-    RequestError::OutOfRange { field, value: "absent".into(), allowed }
+    RequestError::wrong(field, "missing", allowed)
+}
+
+/// What is allowed where one of `ids` must be named.
+pub(super) fn one_of<'a>(ids: impl Iterator<Item = &'a str>) -> String {
+    let ids: Vec<String> = ids.map(|id| format!("{id:?}")).collect();
+    if ids.is_empty() { "none is known".into() } else { format!("one of {}", ids.join(", ")) }
 }

@@ -1,13 +1,16 @@
 //! `WatchEvents`: the history behind an event, then what comes, resumed across restarts of the daemon.
 
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
 use gpuadmit_core::{event::Event, request::RequestError};
 use gpuadmit_proto::v1::{WatchEventsRequest, WatchEventsResponse};
 use tokio::sync::mpsc;
 use tonic::Status;
 
-use super::status::{self, Clocks};
+use super::{
+    convert,
+    status::{self, Clocks},
+};
 use crate::handle::Handle;
 
 /// Events read under the lock at once.
@@ -24,14 +27,14 @@ struct Place {
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:06x}.{}", self.epoch, self.cursor)
+        write!(f, "{}.{}", self.epoch, self.cursor)
     }
 }
 
 impl Place {
     fn parse(text: &str) -> Option<Self> {
         let (epoch, cursor) = text.split_once('.').filter(|_| text.len() <= MOST_RESUME_BYTES)?;
-        Some(Self { epoch: u32::from_str_radix(epoch, 16).ok()?, cursor: cursor.parse().ok()? })
+        Some(Self { epoch: epoch.parse().ok()?, cursor: cursor.parse().ok()? })
     }
 }
 
@@ -48,20 +51,22 @@ pub(super) struct Watch {
 
 impl Watch {
     /// What is asked for.
-    pub(super) fn asked(handle: &Handle, request: &WatchEventsRequest) -> Result<Self, RequestError> {
-        let (epoch, newest) = (handle.snapshot().epoch, *handle.newest_event().borrow());
-        let (cursor, restarted) = match (request.after, &request.resume) {
-            (Some(_), Some(_)) => return Err(wrong("beside after", "only one of after, resume")),
-            (None, Some(resume)) => {
-                let place = Place::parse(resume);
-                let place = place.ok_or_else(|| wrong("not understood", "the resume of an event"))?;
-                let restarted = place.epoch != epoch;
-                (if restarted { 0 } else { place.cursor }, restarted)
-            }
-            (after, None) => (after.unwrap_or(0), false),
+    ///
+    /// # Errors
+    /// `after` and `resume` are both there, or name no event.
+    pub(super) fn asked(handle: &Handle, request: &WatchEventsRequest) -> Result<Self, Status> {
+        let (epoch, newest) = (handle.snapshot().epoch, handle.last_event());
+        let (field, place) = match (request.after, &request.resume) {
+            (Some(_), Some(_)) => return Err(wrong("stands beside `after`", "one of the two")),
+            (None, Some(resume)) => ("resume", Place::parse(resume).ok_or_else(|| unreadable(resume))?),
+            (after, None) => ("after", Place { epoch, cursor: after.unwrap_or(0) }),
         };
-        // A cursor ahead of the history is one of an earlier run of the daemon: all of this run's events are new to it.
-        let cursor = if cursor > newest { 0 } else { cursor };
+        let restarted = place.epoch != epoch;
+        let cursor = if restarted { 0 } else { place.cursor };
+        if cursor > newest {
+            let why = format!("{field}: no event has the number {cursor}; use 0 to {newest}, the newest");
+            return Err(Status::not_found(why));
+        }
         Ok(Self { handle: handle.clone(), epoch, cursor, follow: request.follow, restarted })
     }
 
@@ -103,8 +108,15 @@ impl Watch {
     }
 }
 
-fn wrong(value: &str, allowed: &'static str) -> RequestError {
-    RequestError::OutOfRange { field: "resume", value: value.into(), allowed }
+fn wrong(why: impl Into<Cow<'static, str>>, allowed: &'static str) -> Status {
+    convert::invalid(RequestError::wrong("resume", why, allowed))
+}
+
+/// A `resume` that no event has, cut so that the sentence stays short.
+fn unreadable(resume: &str) -> Status {
+    let cut: String = resume.chars().take(MOST_RESUME_BYTES).collect();
+    let more = if cut.len() < resume.len() { "…" } else { "" };
+    wrong(format!("{cut:?}{more} is not the `resume` of an event"), "copy it from an event, as 4242.17")
 }
 
 #[cfg(test)]
@@ -114,9 +126,9 @@ mod tests {
     #[test]
     fn a_place_is_read_as_it_was_written() {
         let place = Place { epoch: 0xa1b2, cursor: u64::MAX };
-        assert_eq!(place.to_string(), "00a1b2.18446744073709551615");
+        assert_eq!(place.to_string(), "41394.18446744073709551615");
         assert_eq!(Place::parse(&place.to_string()), Some(place));
-        for wrong in ["", "1", "x.1", "1.", "1.-1", "00000000000000000000000000000001.12"] {
+        for wrong in ["", "1", "x.1", "1.", "1.-1", "00a1b2.1", "00000000000000000000000000000001.12"] {
             assert_eq!(Place::parse(wrong), None, "{wrong}");
         }
     }

@@ -63,7 +63,7 @@ impl Service<Request<TonicBody>> for Gate {
 
 fn refuse(open: Open, uid: u32) -> Answer {
     let message = format!(
-        "uid {uid} may not call: allow it by socket.allowed_uids or socket.allowed_gids, or add it to the socket's group"
+        "uid {uid} may not call; allow it by socket.allowed_uids or socket.allowed_gids, or add it to the socket's group"
     );
     let response = Status::permission_denied(message).into_http::<TonicBody>();
     Box::pin(async move { Ok(response.map(|body| Counted { body, _open: open })) })

@@ -122,7 +122,12 @@ impl Services {
             Some(HEALTH) => self.health.clone().call(request),
             Some(REFLECTION) => Box::pin(self.reflection.clone().oneshot(request)),
             Some(REFLECTION_ALPHA) => Box::pin(self.reflection_alpha.clone().oneshot(request)),
-            _ => Box::pin(async { Ok(Status::unimplemented("no such service").into_http()) }),
+            _ => Box::pin(async {
+                Ok(Status::unimplemented(
+                    "there is no service of this name; server reflection lists those there are",
+                )
+                .into_http())
+            }),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! `gpuadmit.v1.Node`: what operators and monitors read, from snapshots and histories.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use gpuadmit_core::snapshot::Snapshot;
+use gpuadmit_core::{explain::RECORDS, request::Reference, snapshot::Snapshot};
 use gpuadmit_proto::v1::{
     ClearGuardsRequest, ClearGuardsResponse, EngineHeadroom, ExplainRequest, ExplainResponse,
     ListGuardsRequest, ListGuardsResponse, ReleaseGpuRequest, ReleaseGpuResponse, ReportRequest,
@@ -17,7 +17,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 use super::{
-    Parts, ReleaseGpu, check,
+    Parts, ReleaseGpu, admission, check,
     convert::{self, invalid, millis},
     events::Watch,
     peer::peer_of,
@@ -52,6 +52,20 @@ impl Node {
     fn watched<T>(&self, messages: mpsc::Receiver<Result<T, Status>>) -> Response<Watched<T>> {
         Response::new(Until::new(self.parts.stopping.clone(), ReceiverStream::new(messages)))
     }
+
+    /// The engine asked for, where one is: one that the node knows, or that is known by its guards alone.
+    fn engine_of<'a>(&self, engine: Option<&'a String>) -> Result<Option<&'a str>, Status> {
+        let Some(engine) = convert::not_empty(engine) else { return Ok(None) };
+        check::name("engine", engine, 0, "at most 128 bytes").map_err(invalid)?;
+        let (snapshot, guards) = (self.parts.handle.snapshot(), self.parts.handle.guards());
+        let engines = snapshot.engines.iter().map(|known| &*known.engine);
+        let known: BTreeSet<&str> = engines.chain(guards.iter().map(|held| &*held.engine)).collect();
+        if known.contains(engine) {
+            return Ok(Some(engine));
+        }
+        let allowed = check::one_of(known.into_iter());
+        Err(Status::not_found(format!("engine: there is no {engine:?}; {allowed}")))
+    }
 }
 
 #[tonic::async_trait]
@@ -63,13 +77,14 @@ impl node_server::Node for Node {
         let events = request.get_ref().events;
         let events = check::optional("events", events, 0..=EVENTS_MOST, "0 to 256").map_err(invalid)?;
         let events = usize::try_from(events.unwrap_or(EVENTS_DEFAULT)).unwrap_or(usize::MAX);
+        let uptime = self.started.elapsed();
         Ok(Response::new(StatusResponse {
             version: env!("CARGO_PKG_VERSION").into(),
-            uptime_ms: millis(self.started.elapsed()),
+            uptime_ms: millis(uptime),
             simulated: self.parts.simulated,
             pid: Some(std::process::id()),
             tokenizers: Some(status::tokenizers(self.parts.tokens.status())),
-            ..status::status(&self.parts.handle.snapshot(), events)
+            ..status::status(&self.parts.handle.snapshot(), uptime, events)
         }))
     }
 
@@ -80,8 +95,7 @@ impl node_server::Node for Node {
         let request = request.into_inner();
         let every = check::optional("min_interval_ms", request.min_interval_ms, 10..=60_000, "10 to 60000");
         let every = every.map_err(invalid)?.unwrap_or(WATCH_INTERVAL_DEFAULT_MS);
-        let engine = request.engine.as_deref().unwrap_or_default();
-        check::name("engine", engine, 0, "at most 128 bytes").map_err(invalid)?;
+        self.engine_of(request.engine.as_ref())?;
         let (sender, receiver) = mpsc::channel(WATCH_QUEUE);
         let snapshots = self.parts.handle.watch();
         let wanted = request.engine.filter(|engine| !engine.is_empty());
@@ -93,7 +107,7 @@ impl node_server::Node for Node {
         &self,
         request: Request<WatchEventsRequest>,
     ) -> Result<Response<Self::WatchEventsStream>, Status> {
-        let watch = Watch::asked(&self.parts.handle, request.get_ref()).map_err(invalid)?;
+        let watch = Watch::asked(&self.parts.handle, request.get_ref())?;
         let (sender, receiver) = mpsc::channel(WATCH_QUEUE);
         tokio::spawn(watch.run(sender));
         Ok(self.watched(receiver))
@@ -109,8 +123,7 @@ impl node_server::Node for Node {
             }
             Some(What::Reservation(reference)) => {
                 let of = convert::reference(Some(reference), uid).map_err(invalid)?;
-                let kept = handle.explain(of);
-                vec![kept.ok_or_else(|| Status::not_found("reservation: its record is not kept"))?]
+                vec![handle.explain(of).ok_or_else(|| no_record(of))?]
             }
             None => return Err(invalid(check::absent("what", "one of reservation, last"))),
         };
@@ -139,7 +152,10 @@ impl node_server::Node for Node {
             check::number("duration_ms", duration, 1_000..=RELEASE_MOST_MS, allowed).map_err(invalid)?;
         }
         let release: &ReleaseGpu = self.parts.release_gpu.as_ref().ok_or_else(|| {
-            Status::failed_precondition("NVML is not in use (nvml.enabled, --simulate): nothing is held")
+            Status::failed_precondition(
+                "the driver is not held: NVML is not read (nvml.enabled is false, or the node is simulated); nothing needs \
+                 to be released",
+            )
         })?;
         let released = release(Duration::from_millis(duration)).await;
         Ok(Response::new(ReleaseGpuResponse { released }))
@@ -149,7 +165,7 @@ impl node_server::Node for Node {
         &self,
         request: Request<ListGuardsRequest>,
     ) -> Result<Response<ListGuardsResponse>, Status> {
-        let engine = engine_of(request.get_ref().engine.as_ref())?;
+        let engine = self.engine_of(request.get_ref().engine.as_ref())?;
         let held = self.parts.handle.guards().into_iter();
         let wanted = held.filter(|held| engine.is_none_or(|engine| *held.engine == *engine));
         Ok(Response::new(ListGuardsResponse { guards: wanted.map(|held| status::guard(&held)).collect() }))
@@ -159,17 +175,18 @@ impl node_server::Node for Node {
         &self,
         request: Request<ClearGuardsRequest>,
     ) -> Result<Response<ClearGuardsResponse>, Status> {
-        let engine = engine_of(request.get_ref().engine.as_ref())?;
+        let engine = self.engine_of(request.get_ref().engine.as_ref())?;
         let cleared = self.parts.handle.clear_guards(engine);
         Ok(Response::new(ClearGuardsResponse { cleared: u32::try_from(cleared).unwrap_or(u32::MAX) }))
     }
 }
 
-/// The engine asked for, where one is.
-fn engine_of(engine: Option<&String>) -> Result<Option<&str>, Status> {
-    let engine = engine.map(String::as_str).filter(|engine| !engine.is_empty());
-    check::name("engine", engine.unwrap_or_default(), 0, "at most 128 bytes").map_err(invalid)?;
-    Ok(engine)
+/// There is no record of a decision.
+fn no_record(of: Reference<'_>) -> Status {
+    let of = admission::named(of);
+    Status::not_found(format!(
+        "reservation: there is no record of {of}; the newest {RECORDS} decisions are kept"
+    ))
 }
 
 /// Sends the headroom of the engines watched whenever it has changed, at most once in `every`.

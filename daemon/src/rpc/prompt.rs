@@ -49,25 +49,22 @@ fn read(message: &mut AdmitRequest, text: &[u8], counts: &tokens::Tokens) -> Res
         // Beyond what is read, but perhaps not beyond what the engine takes: its length is a bound.
         Err(BodyError::TooMany) => return Ok(Prompt::Bytes(u64::try_from(text.len()).unwrap_or(u64::MAX))),
         Err(BodyError::Field { field, allowed }) => {
-            return Err(RequestError::OutOfRange { field, value: "what openai_body says".into(), allowed });
+            return Err(RequestError::wrong(field, "its value in openai_body is not allowed", allowed));
         }
         Err(error @ BodyError::Json { .. }) => {
-            let value = error.to_string();
-            return Err(RequestError::OutOfRange { field: "openai_body", value, allowed: BODY });
+            return Err(RequestError::wrong("openai_body", format!("not understood at {error}"), JSON));
         }
     };
     fill_in(message, &body);
     let size = measure::body(&body, counts.media_tokens());
     match body.input {
         Input::Ids { tokens, .. } => Ok(Prompt::Tokens(Tokens(tokens))),
-        Input::Nothing => {
-            let value = "a body without prompt, messages and input".into();
-            Err(RequestError::OutOfRange { field: "openai_body", value, allowed: BODY })
-        }
+        Input::Nothing => Err(RequestError::wrong("openai_body", "has no prompt, messages or input", BODY)),
         Input::Texts(_) | Input::Chat(_) | Input::Responses(_) => Ok(Prompt::Text(size)),
     }
 }
 
+const JSON: &str = "a JSON object whose values have the types of OpenAI's API";
 const BODY: &str = "a JSON object with prompt, messages or input, as OpenAI's API has it";
 
 fn fill_in(message: &mut AdmitRequest, body: &Body<'_>) {
@@ -152,11 +149,22 @@ mod tests {
     #[test]
     fn what_is_wrong_in_a_body_is_said_once_by_its_place_or_its_key() {
         let said = |body| taken(body, AdmitRequest::default()).1.unwrap_err().to_string();
-        let object = "a JSON object with prompt, messages or input, as OpenAI's API has it";
-        assert_eq!(said("{\n\"x"), format!("openai_body: line 2, column 2 is not allowed; {object}"));
+        let json = "a JSON object whose values have the types of OpenAI's API";
+        assert_eq!(said("{\n\"x"), format!("openai_body: not understood at line 2, column 2; {json}"));
+        // What is there is not asked for.
+        let wrong = said(r#"{"model":"m","input":7}"#);
+        assert!(
+            wrong.starts_with("openai_body: not understood at line 1, ") && wrong.ends_with(json),
+            "{wrong}"
+        );
+        let body = "a JSON object with prompt, messages or input, as OpenAI's API has it";
+        assert_eq!(
+            said(r#"{"model":"m"}"#),
+            format!("openai_body: has no prompt, messages or input; {body}")
+        );
         assert_eq!(
             said(r#"{"prompt":"a","max_tokens":-1}"#),
-            "max_tokens: what openai_body says is not allowed; a whole number of at least 1"
+            "max_tokens: its value in openai_body is not allowed; a whole number of at least 1"
         );
     }
 

@@ -7,7 +7,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use gpuadmit_core::request::{Decision, ReservationId, SessionId};
+use gpuadmit_core::request::{Decision, RequestError, ReservationId, SessionId};
 use gpuadmit_proto::v1::{
     AdmitRequest, AdoptRequest, AdoptResponse, SessionError, SessionRequest, SessionResponse,
     session_request::Call, session_response::Answer,
@@ -22,7 +22,7 @@ use super::{
 };
 
 /// Most ids in one adoption, as `admission.proto` says.
-const MAX_ADOPTED: u64 = 1024;
+const MAX_ADOPTED: usize = 1024;
 
 /// Answers the calls of one stream. When it is dropped, the stream's reservations become orphans.
 pub(super) struct Calls {
@@ -91,9 +91,11 @@ impl Calls {
     }
 
     fn adopt(&self, request: &AdoptRequest) -> Result<AdoptResponse, Status> {
-        let asked = u64::try_from(request.reservation_ids.len()).unwrap_or(u64::MAX);
-        let allowed = "at most 1024 ids";
-        check::number("reservation_ids", asked, 0..=MAX_ADOPTED, allowed).map_err(convert::invalid)?;
+        let asked = request.reservation_ids.len();
+        if asked > MAX_ADOPTED {
+            let why = format!("{asked} ids are too many");
+            return Err(convert::invalid(RequestError::wrong("reservation_ids", why, "at most 1024")));
+        }
         let ids: Vec<_> = request.reservation_ids.iter().copied().map(ReservationId).collect();
         let adopted = self.asking.handle().adopt(self.session, &ids);
         Ok(AdoptResponse { adopted: adopted.into_iter().map(|id| id.0).collect() })

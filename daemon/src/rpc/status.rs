@@ -1,6 +1,6 @@
 //! Between the node's snapshots, events and decision records and the `gpuadmit.v1` messages that operators read.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use gpuadmit_core::{
     counts::DecisionCounts,
@@ -40,13 +40,13 @@ impl Clocks {
     }
 }
 
-/// What a snapshot tells, but for what is the server's own: version, uptime, simulated.
-pub(super) fn status(from: &Snapshot, events: usize) -> v1::StatusResponse {
+/// What a snapshot says, `uptime` after the daemon's start, without what is the server's own: version, uptime, simulated.
+pub(super) fn status(from: &Snapshot, uptime: Duration, events: usize) -> v1::StatusResponse {
     let clocks = Clocks::read();
     let skip = from.events.len().saturating_sub(events);
     v1::StatusResponse {
         epoch: from.epoch & 0x00ff_ffff,
-        engines: from.engines.iter().map(|one| engine(one, clocks.now)).collect(),
+        engines: from.engines.iter().map(|one| engine(one, uptime, clocks.now)).collect(),
         devices: from.devices.iter().map(device).collect(),
         sources: from.sources.iter().map(source).collect(),
         events: from.events.iter().skip(skip).map(|one| event(one, clocks)).collect(),
@@ -91,7 +91,7 @@ fn counts(from: &DecisionCounts) -> v1::DecisionCounts {
     }
 }
 
-fn engine(from: &EngineSnapshot, now: Mono) -> v1::Engine {
+fn engine(from: &EngineSnapshot, uptime: Duration, now: Mono) -> v1::Engine {
     v1::Engine {
         id: from.engine.as_ref().into(),
         address: from.address.as_ref().into(),
@@ -114,7 +114,7 @@ fn engine(from: &EngineSnapshot, now: Mono) -> v1::Engine {
         bypass_requests: from.bypass_requests,
         headroom_by_class: class_headrooms(&from.headrooms),
         demand: Some(demand(&from.demand)),
-        rejections: Some(rejections(from.rejections)),
+        rejections: Some(rejections(from.rejections, uptime)),
         guards: from.guards.iter().map(guard).collect(),
         queued: from.queued,
         settings: Some(settings(&from.settings)),
@@ -152,7 +152,8 @@ fn demand(from: &Demand) -> v1::Demand {
     }
 }
 
-fn rejections(from: Rejections) -> v1::Rejections {
+/// A daemon that has just been started has watched for less than a whole window.
+fn rejections(from: Rejections, uptime: Duration) -> v1::Rejections {
     let reading = match from.reading {
         None => v1::RejectionsReading::Unspecified,
         Some(RejectionsReading::Unused) => v1::RejectionsReading::Unused,
@@ -162,7 +163,7 @@ fn rejections(from: Rejections) -> v1::Rejections {
         Some(RejectionsReading::LosingUsers) => v1::RejectionsReading::LosingUsers,
     };
     v1::Rejections {
-        window_ms: millis(from.window),
+        window_ms: millis(from.window.min(uptime)),
         decided: from.decided,
         denied: from.denied,
         reading: reading.into(),

@@ -40,7 +40,7 @@ impl<T, S: Stream<Item = Result<T, Status>> + Unpin> Stream for Until<S> {
         }
         self.stopped.as_mut().poll(cx).map(|()| {
             self.over = true;
-            Some(Err(Status::unavailable("the daemon stops")))
+            Some(Err(Status::unavailable("the daemon stops; ask again, the next one answers")))
         })
     }
 }
