@@ -1,16 +1,18 @@
 //! Canonical JSON of any message of the API, for scripts.
 //!
 //! Fields carry their names from the `.proto` files and are always there, also at their default; only what is absent
-//! in the message (unknown) is left out. 64-bit integers are numbers, except `fixed64`: those are reservation ids,
-//! which exceed what JSON readers keep exact (2^53), and are written as the 16 hexadecimal digits that all commands
-//! take.
+//! in the message (unknown) is left out. 64-bit integers are numbers, except `fixed64`: those are reservation ids, which
+//! exceed what JSON readers keep exact (2^53), and are strings of decimal digits. Values of enums have their names as the
+//! commands' text has them: `ready` for `ENGINE_STATE_READY`, `unknown` for what is unspecified; reasons of denials, which
+//! have no prefix, stay `KV_FULL`.
 
 use std::sync::LazyLock;
 
 use gpuadmit_proto::FILE_DESCRIPTOR_SET;
 use prost::{Message, Name};
 use prost_reflect::{
-    DescriptorError, DescriptorPool, DynamicMessage, Kind, MessageDescriptor, SerializeOptions,
+    DescriptorError, DescriptorPool, DynamicMessage, EnumDescriptor, Kind, MessageDescriptor,
+    SerializeOptions,
 };
 use serde_json::Value;
 
@@ -48,31 +50,44 @@ pub fn json<M: Message + Name>(message: &M) -> Result<Value, CanonicalError> {
         .use_proto_field_name(true)
         .skip_default_fields(false);
     let mut value = dynamic.serialize_with_options(serde_json::value::Serializer, &options)?;
-    write_ids_in_hex(&mut value, &descriptor);
+    rewrite(&mut value, &descriptor);
     Ok(value)
 }
 
-fn write_ids_in_hex(message: &mut Value, descriptor: &MessageDescriptor) {
+/// The word for the value `name` of `kind`.
+fn word(kind: &EnumDescriptor, name: &str) -> String {
+    let letters = kind.name().char_indices();
+    let snake = letters.map(|(index, letter)| match letter {
+        _ if index > 0 && letter.is_ascii_uppercase() => format!("_{letter}"),
+        _ => letter.to_ascii_uppercase().to_string(),
+    });
+    match name.strip_prefix(&format!("{}_", snake.collect::<String>())) {
+        Some("UNSPECIFIED") => "unknown".to_owned(),
+        Some(value) => value.to_ascii_lowercase(),
+        None => name.to_owned(),
+    }
+}
+
+/// Writes ids and values of enums as they are read elsewhere.
+fn rewrite(message: &mut Value, descriptor: &MessageDescriptor) {
     for field in descriptor.fields() {
         let Some(value) = message.get_mut(field.name()) else { continue };
         let kind = field.kind();
         match value {
-            Value::Array(items) => items.iter_mut().for_each(|item| write_id_in_hex(item, &kind)),
-            single => write_id_in_hex(single, &kind),
+            Value::Array(items) => items.iter_mut().for_each(|item| rewrite_one(item, &kind)),
+            single => rewrite_one(single, &kind),
         }
     }
 }
 
-fn write_id_in_hex(value: &mut Value, kind: &Kind) {
-    match kind {
-        Kind::Message(inner) => write_ids_in_hex(value, inner),
-        Kind::Fixed64 => {
-            if let Some(id) = value.as_u64() {
-                *value = Value::String(format!("{id:016x}"));
-            }
-        }
-        _ => {}
-    }
+fn rewrite_one(value: &mut Value, kind: &Kind) {
+    let written = match (kind, &mut *value) {
+        (Kind::Message(inner), _) => return rewrite(value, inner),
+        (Kind::Fixed64, Value::Number(id)) => id.to_string(),
+        (Kind::Enum(kind), Value::String(name)) => word(kind, name),
+        _ => return,
+    };
+    *value = Value::String(written);
 }
 
 #[cfg(test)]
@@ -93,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn large_integers_are_numbers_and_ids_are_hexadecimal() {
+    fn large_integers_are_numbers_and_ids_are_decimal_strings() {
         let id = 0xff_ffff_0000_0001;
         let admitted = v1::Admitted { reservation_id: id, blocks_reserved: u64::MAX, ..Default::default() };
         let response = v1::AdmitResponse {
@@ -101,14 +116,26 @@ mod tests {
             ..Default::default()
         };
         let json_response = json(&response).unwrap();
-        assert_eq!(json_response["admitted"]["reservation_id"], expected!("00ffffff00000001"));
+        assert_eq!(json_response["admitted"]["reservation_id"], expected!("72057589742960641"));
         assert_eq!(json_response["admitted"]["blocks_reserved"], expected!(u64::MAX));
         let adopted = json(&v1::AdoptResponse { adopted: vec![1, 2] }).unwrap();
-        assert_eq!(adopted["adopted"], expected!(["0000000000000001", "0000000000000002"]));
+        assert_eq!(adopted["adopted"], expected!(["1", "2"]));
     }
 
     #[test]
-    fn enums_are_their_names_and_unknown_ones_their_numbers() {
+    fn enums_are_the_words_of_the_text_and_unknown_ones_their_numbers() {
+        let engine = v1::Engine {
+            state: v1::EngineState::Ready.into(),
+            mode: v1::Mode::Observe.into(),
+            ..Default::default()
+        };
+        let engine = json(&engine).unwrap();
+        assert_eq!((&engine["state"], &engine["mode"]), (&expected!("ready"), &expected!("observe")));
+        let source = v1::Source { health: v1::SourceHealth::Degraded.into(), ..Default::default() };
+        assert_eq!(json(&source).unwrap()["health"], expected!("degraded"));
+        assert_eq!(json(&v1::Source::default()).unwrap()["health"], expected!("unknown"));
+        let event = v1::Event { severity: v1::Severity::Critical.into(), ..Default::default() };
+        assert_eq!(json(&event).unwrap()["severity"], expected!("critical"));
         let mut denied = v1::Denied { reason: v1::denied::Reason::KvFull.into(), ..Default::default() };
         assert_eq!(json(&denied).unwrap()["reason"], expected!("KV_FULL"));
         denied.reason = 999;

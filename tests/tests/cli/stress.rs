@@ -56,8 +56,7 @@ impl Node {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
         let node = Self { folder, _daemon: command.spawn().unwrap() };
         node.until(|status| {
-            status["engines"][0]["state"] == "ENGINE_STATE_READY"
-                && !status["engines"][0]["headroom"].is_null()
+            status["engines"][0]["state"] == "ready" && !status["engines"][0]["headroom"].is_null()
         })
         .await;
         node
