@@ -31,7 +31,7 @@ const MAX_SOCKET_PATH_BYTES: usize = 107;
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The kernel takes no such path.
-    #[error("socket path of {bytes} bytes is too long; at most {MAX_SOCKET_PATH_BYTES} bytes are allowed")]
+    #[error("the socket's path of {bytes} bytes is too long; at most {MAX_SOCKET_PATH_BYTES} bytes")]
     PathTooLong {
         /// Its length.
         bytes: usize,
@@ -45,7 +45,7 @@ pub enum ConnectError {
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     /// Nobody answers at the socket.
-    #[error("cannot reach the daemon at {}: {reason} (is gpuadmitd running? `systemctl status gpuadmit`)", socket.display())]
+    #[error("cannot reach the daemon at {}: {reason}; see whether gpuadmitd runs: `systemctl status gpuadmit`", socket.display())]
     Unreachable {
         /// The socket.
         socket: PathBuf,
@@ -53,7 +53,7 @@ pub enum CallError {
         reason: String,
     },
     /// This user may not use the socket.
-    #[error("not allowed to use the daemon at {}: {reason} (is this user in the socket's group?)", socket.display())]
+    #[error("not allowed to use the daemon at {}: {reason}; see whether this user is in the socket's group: `gpuadmit doctor`", socket.display())]
     NotAllowed {
         /// The socket.
         socket: PathBuf,
@@ -61,13 +61,13 @@ pub enum CallError {
         reason: String,
     },
     /// The daemon listens but did not answer in time.
-    #[error("the daemon at {} did not answer in time", socket.display())]
+    #[error("the daemon at {} did not answer in time; see whether it hangs: `systemctl status gpuadmit`", socket.display())]
     TimedOut {
         /// The socket.
         socket: PathBuf,
     },
     /// The daemon answered with an error.
-    #[error("the daemon refused: {message} ({code:?})")]
+    #[error("the daemon refused: {}", if message.is_empty() { code.description() } else { message })]
     Refused {
         /// gRPC status code.
         code: Code,
@@ -217,7 +217,7 @@ mod tests {
         let text = error.to_string();
         assert!(
             text.starts_with(&format!(
-                "cannot reach the daemon at {}: No such file or directory (is gpuadmitd",
+                "cannot reach the daemon at {}: No such file or directory; see whether gpuadmitd",
                 socket.display()
             )),
             "{text}"

@@ -1,6 +1,7 @@
 //! `gpuadmit admit`
 
 use std::{
+    collections::BTreeSet,
     fs::File,
     io::{self, Read},
     path::{Path, PathBuf},
@@ -11,19 +12,23 @@ use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 use gpuadmit_client::{
     CALL_DEADLINE, Connection,
-    v1::{AdmitRequest, PriorityClass, admit_request::Prompt, admit_response::Result as Answer},
+    v1::{
+        AdmitRequest, AdmitResponse, Engine, PriorityClass, StatusRequest, admit_request::Prompt,
+        admit_response::Result as Answer, denied::Reason,
+    },
     within,
 };
 
 use super::{
     Exit,
-    duration::{millis_u32, parse},
+    duration::{LONGEST_WAIT, between, millis_u32},
     output::Output,
 };
-use crate::render;
+use crate::render::{self, Canvas};
 
 /// Largest request body read from a file, bytes; the daemon's own limit is lower.
 const MAX_BODY_BYTES: u64 = 64 << 20;
+const MS: Duration = Duration::from_millis(1);
 
 /// Ask whether one request may go to an engine now; exit status 1 when it may not.
 ///
@@ -57,13 +62,13 @@ pub(crate) struct Admit {
     #[arg(long, value_name = "KEY")]
     session_key: Option<String>,
     /// First token wanted within this time, such as 800ms.
-    #[arg(long, value_name = "TIME", value_parser = parse)]
+    #[arg(long, value_name = "TIME", value_parser = between(MS, Duration::from_hours(1)))]
     ttft_objective: Option<Duration>,
     /// Time between two tokens wanted, such as 50ms.
-    #[arg(long, value_name = "TIME", value_parser = parse)]
+    #[arg(long, value_name = "TIME", value_parser = between(MS, Duration::from_mins(1)))]
     pace_objective: Option<Duration>,
-    /// Wait this long for room, such as 5s.
-    #[arg(long, value_name = "TIME", value_parser = parse, default_value = "0s")]
+    /// Wait this long for room, such as 5s; at most 10m.
+    #[arg(long, value_name = "TIME", value_parser = between(Duration::ZERO, LONGEST_WAIT), default_value = "0s")]
     wait: Duration,
     /// Idempotency key: the same id and content gives the same reservation.
     #[arg(long, value_name = "ID")]
@@ -118,12 +123,15 @@ impl Admit {
         if json {
             output.json(&response)?;
         } else {
-            output.print(&render::decision::decision(&response, output.paint()))?;
+            output.print(&render::decision::decision(&response, output.canvas()))?;
+            output.print(&known(&response, connection, output.canvas()).await?)?;
         }
         match response.result {
             Some(Answer::Admitted(_)) => Ok(Exit::Fine),
             Some(Answer::Denied(_)) => Ok(Exit::Denied),
-            None => bail!("the daemon answered neither yes nor no (is it newer than this command?)"),
+            None => bail!(
+                "the daemon answered neither yes nor no; it may be newer than this command: compare `gpuadmit --version`"
+            ),
         }
     }
 
@@ -152,6 +160,21 @@ impl Admit {
     }
 }
 
+/// What there is, where the answer is that the model or the engine is not.
+async fn known(response: &AdmitResponse, connection: &Connection, canvas: Canvas) -> anyhow::Result<String> {
+    let Some(Answer::Denied(denied)) = &response.result else { return Ok(String::new()) };
+    let named = match denied.reason() {
+        Reason::UnknownEngine => |engine: &Engine| vec![engine.id.clone()],
+        Reason::UnknownModel => |engine: &Engine| engine.models.clone(),
+        _ => return Ok(String::new()),
+    };
+    let status = connection.node().status(within(CALL_DEADLINE, StatusRequest { events: Some(0) })).await;
+    let status = status.map_err(|status| connection.explain(&status))?;
+    let known: BTreeSet<String> = status.get_ref().engines.iter().flat_map(named).collect();
+    let known: Vec<String> = known.iter().map(|name| render::safe(name)).collect();
+    Ok(if known.is_empty() { "  known     none\n".into() } else { canvas.flow("  known     ", ", ", &known) })
+}
+
 impl PromptArgs {
     fn read(self) -> anyhow::Result<Option<Prompt>> {
         let body = self.openai_body.as_deref().map(read_body).transpose()?;
@@ -173,7 +196,7 @@ fn read_body(path: &Path) -> anyhow::Result<Vec<u8>> {
     let mut body = Vec::new();
     let read = source.take(MAX_BODY_BYTES + 1).read_to_end(&mut body).with_context(what)?;
     if u64::try_from(read).is_ok_and(|read| read > MAX_BODY_BYTES) {
-        bail!("{}: more than {MAX_BODY_BYTES} bytes", what());
+        bail!("{}: it has more than {MAX_BODY_BYTES} bytes", what());
     }
     Ok(body)
 }

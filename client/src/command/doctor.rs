@@ -35,6 +35,11 @@ pub(crate) struct Doctor {
 impl Doctor {
     /// Runs it; the daemon need not run.
     pub(crate) async fn run(self, socket: &Path, output: &mut Output) -> anyhow::Result<Exit> {
+        anyhow::ensure!(
+            self.root.is_dir(),
+            "--root: {:?} is no folder; name one with a system below it",
+            self.root
+        );
         let machine = Machine::new(self.root);
         let connection = connect(if machine.is_this() { socket.to_owned() } else { machine.path(socket) })?;
         let status = ask(&connection).await;
@@ -47,7 +52,7 @@ impl Doctor {
             output.print(&format!("{:#}\n", render::doctor::json(&findings)))?;
         } else {
             let least = if self.all { Level::Ok } else { Level::Note };
-            output.print(&render::doctor::findings(&findings, least, output.paint()))?;
+            output.print(&render::doctor::findings(&findings, least, output.canvas()))?;
         }
         Ok(match findings.iter().map(|finding| finding.level).max() {
             Some(Level::Error) => Exit::Broken,

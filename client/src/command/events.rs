@@ -7,7 +7,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::Args;
 use gpuadmit_client::{
     CALL_DEADLINE, CallError, Connection,
-    v1::{WatchEventsRequest, WatchEventsResponse},
+    v1::{StatusRequest, WatchEventsRequest, WatchEventsResponse},
     within,
 };
 use tokio::time::sleep;
@@ -19,7 +19,7 @@ use super::{
     output::{Output, json_line},
     watch::Stop,
 };
-use crate::render;
+use crate::render::{self, Names};
 
 /// Time between two tries to reach a daemon that has gone.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -30,7 +30,8 @@ pub(crate) struct Events {
     /// Go on with new events until Ctrl-C, also when the daemon is started again.
     #[arg(long, short)]
     follow: bool,
-    /// Only events behind this one: its number, or its `resume` in JSON, which holds across restarts of the daemon.
+    /// Only events behind this one: its number, decimal or hexadecimal behind 0x, or its `resume` in JSON, which holds
+    /// across restarts of the daemon.
     #[arg(long, value_name = "EVENT")]
     after: Option<Place>,
     /// Only events behind the one kept in this file; the last one shown is kept there.
@@ -61,11 +62,12 @@ impl Events {
             Some(file) => file.read()?,
             None => self.after.clone(),
         };
+        let names = if self.json { Names::default() } else { names(connection).await? };
         let mut events = self.open(connection, last.as_ref()).await?;
         while !output.is_closed() {
             match events.message().await.map_err(|status| connection.explain(&status)) {
                 Ok(Some(response)) => {
-                    self.print(&response, output)?;
+                    self.print(&response, &names, output)?;
                     let place = last.insert(Place::of(&response));
                     if let Some(file) = &file {
                         file.write(place)?;
@@ -101,27 +103,42 @@ impl Events {
         behind: Option<&Place>,
     ) -> Result<Streaming<WatchEventsResponse>, CallError> {
         eprintln!("gpuadmit: the daemon has gone; events go on when it is back");
+        let mut behind = behind;
         loop {
             sleep(PAUSE).await;
             match self.open(connection, behind).await {
                 Err(error) if passes(&error) => {}
+                // A number of the run before: all of the new run's events are news.
+                Err(CallError::Refused { code: Code::NotFound, .. }) if behind.is_some() => behind = None,
                 opened => return opened,
             }
         }
     }
 
-    fn print(&self, response: &WatchEventsResponse, output: &mut Output) -> anyhow::Result<()> {
-        let paint = output.paint();
+    fn print(
+        &self,
+        response: &WatchEventsResponse,
+        names: &Names,
+        output: &mut Output,
+    ) -> anyhow::Result<()> {
+        let canvas = output.canvas();
         let text = match &response.event {
             _ if self.json => json_line(response)?,
             Some(event) if self.explain => {
-                render::event::event(event, response, paint) + &render::event::explanation(&event.kind)
+                render::event::event(event, response, names, canvas)
+                    + &render::event::explanation(&event.kind)
             }
-            Some(event) => render::event::event(event, response, paint),
+            Some(event) => render::event::event(event, response, names, canvas),
             None => return Ok(()),
         };
         Ok(output.print(&text)?)
     }
+}
+
+/// Names of the daemon's devices.
+async fn names(connection: &Connection) -> Result<Names, CallError> {
+    let answer = connection.node().status(within(CALL_DEADLINE, StatusRequest { events: Some(0) })).await;
+    answer.map(|status| Names::of(&status.get_ref().devices)).map_err(|status| connection.explain(&status))
 }
 
 /// Whether such an error passes when the daemon is back.

@@ -40,9 +40,9 @@ impl Explain {
         } else if response.decisions.is_empty() {
             output.print("no decision has been made yet\n")?;
         } else {
-            let paint = output.paint();
+            let canvas = output.canvas();
             let text: String =
-                response.decisions.iter().map(|record| render::explain::decision(record, paint)).collect();
+                response.decisions.iter().map(|record| render::explain::decision(record, canvas)).collect();
             output.print(&text)?;
         }
         Ok(Exit::Fine)

@@ -53,7 +53,7 @@ impl Guard {
         if self.json {
             return output.json(&response);
         }
-        Ok(output.print(&render::guard::guards(&response.guards))?)
+        Ok(output.print(&render::guard::guards(&response.guards, output.canvas()))?)
     }
 
     async fn clear(self, connection: &Connection, output: &mut Output) -> anyhow::Result<()> {

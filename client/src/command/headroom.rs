@@ -1,5 +1,7 @@
 //! `gpuadmit headroom`
 
+use std::time::Duration;
+
 use clap::Args;
 use gpuadmit_client::{CALL_DEADLINE, CallError, Connection, v1::WatchHeadroomRequest};
 use tokio::time::timeout;
@@ -7,6 +9,7 @@ use tonic::Request;
 
 use super::{
     Exit,
+    duration::{between, millis_u32},
     output::{Output, json_line},
     watch::{Screen, Stop},
 };
@@ -18,13 +21,10 @@ pub(crate) struct Headroom {
     /// Only this engine (its id from `status`).
     #[arg(long, value_name = "ID")]
     engine: Option<String>,
-    /// Show it again on every change, until Ctrl-C.
-    #[arg(long)]
-    watch: bool,
-    /// With --watch: at most once in so many milliseconds, 10 to 60000.
-    #[arg(long, value_name = "MS", default_value_t = 100, requires = "watch",
-          value_parser = clap::value_parser!(u32).range(10..=60_000))]
-    min_interval_ms: u32,
+    /// Show it again on every change until Ctrl-C, at most once in this time, 10ms to 60s.
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "100ms",
+          value_parser = between(Duration::from_millis(10), Duration::from_mins(1)))]
+    watch: Option<Duration>,
     /// Write JSON, one line each time.
     #[arg(long)]
     json: bool,
@@ -43,21 +43,23 @@ impl Headroom {
 
     /// The first answer comes at once, the others on change.
     async fn show(&self, connection: &Connection, output: &mut Output) -> anyhow::Result<()> {
-        let paint = output.paint();
         let request =
-            WatchHeadroomRequest { min_interval_ms: Some(self.min_interval_ms), engine: self.engine.clone() };
+            WatchHeadroomRequest { min_interval_ms: self.watch.map(millis_u32), engine: self.engine.clone() };
         let timed_out = |_| CallError::TimedOut { socket: connection.socket().to_owned() };
         let mut node = connection.node();
         let call =
             timeout(CALL_DEADLINE, node.watch_headroom(Request::new(request))).await.map_err(timed_out)?;
         let mut changes = call.map_err(|status| connection.explain(&status))?.into_inner();
         let mut next = timeout(CALL_DEADLINE, changes.message()).await.map_err(timed_out)?;
-        let mut screen = Screen::open(output, self.watch && !self.json)?;
+        let mut screen = Screen::open(output, self.watch.is_some() && !self.json)?;
         while let Some(response) = next.map_err(|status| connection.explain(&status))? {
-            let frame =
-                if self.json { json_line(&response)? } else { render::headroom::headroom(&response, paint) };
+            let frame = if self.json {
+                json_line(&response)?
+            } else {
+                render::headroom::headroom(&response, screen.canvas())
+            };
             screen.draw(&frame)?;
-            if !self.watch || screen.is_closed() {
+            if self.watch.is_none() || screen.is_closed() {
                 break;
             }
             next = changes.message().await;

@@ -1,6 +1,7 @@
 //! The subcommands, one file each, and what they share.
 
 mod admit;
+mod candidates;
 mod complete;
 mod completions;
 mod doctor;
@@ -9,6 +10,7 @@ mod events;
 mod explain;
 mod guard;
 mod headroom;
+mod id;
 mod man;
 mod output;
 mod plan;
@@ -23,7 +25,7 @@ mod watch;
 
 use std::{path::PathBuf, process::ExitCode};
 
-use clap::{Parser, Subcommand};
+use clap::{ColorChoice, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use gpuadmit_client::{Connection, DEFAULT_SOCKET, connect};
 use output::Output;
 
@@ -34,6 +36,9 @@ pub(crate) struct Command {
     /// Socket of the daemon.
     #[arg(long, global = true, env = "GPUADMIT_SOCKET", hide_env_values = true, value_name = "PATH", default_value = DEFAULT_SOCKET)]
     socket: PathBuf,
+    /// Without colour, as with NO_COLOR set.
+    #[arg(long, global = true)]
+    no_color: bool,
     #[command(subcommand)]
     subcommand: Sub,
 }
@@ -58,6 +63,8 @@ enum Sub {
     Stress(stress::Stress),
     Plan(Box<plan::Plan>),
     Completions(completions::Completions),
+    #[command(hide = true, name = "__complete")]
+    Candidates(candidates::Candidates),
     #[command(hide = true)]
     Man(man::Man),
 }
@@ -86,12 +93,21 @@ impl From<Exit> for ExitCode {
 }
 
 impl Command {
+    /// The command line; without colour where that is asked for anywhere on it.
+    pub(crate) fn from_arguments() -> Self {
+        let plain = std::env::args_os().any(|argument| argument == "--no-color");
+        let command = Self::command().color(if plain { ColorChoice::Never } else { ColorChoice::Auto });
+        let matches = command.get_matches();
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
+
     /// Does what was asked.
     pub(crate) fn run(self) -> anyhow::Result<Exit> {
-        let mut output = Output::stdout();
+        let mut output = Output::stdout(self.no_color);
         match self.subcommand {
             Sub::Completions(completions) => completions.run(&mut output),
             Sub::Man(man) => man.run(),
+            Sub::Candidates(candidates) => runtime()?.block_on(candidates.run(self.socket, &mut output)),
             Sub::Plan(plan) => plan.run(self.socket, &mut output),
             Sub::Doctor(doctor) => runtime()?.block_on(doctor.run(&self.socket, &mut output)),
             online => runtime()?.block_on(async { online.ask(&connect(self.socket)?, &mut output).await }),
@@ -121,6 +137,7 @@ impl Sub {
             Self::Doctor(doctor) => doctor.run(connection.socket(), output).await,
             Self::Completions(completions) => completions.run(output),
             Self::Man(man) => man.run(),
+            Self::Candidates(candidates) => candidates.run(connection.socket().to_owned(), output).await,
             Self::Plan(plan) => plan.run(connection.socket().to_owned(), output),
         }
     }

@@ -4,20 +4,22 @@ use std::io::{self, IsTerminal as _, Write as _};
 
 use gpuadmit_client::canonical;
 use prost::{Message, Name};
+use terminal_size::{Width, terminal_size_of};
 
-use crate::render::Paint;
+use crate::render::{Canvas, Paint, WIDTH};
 
 /// Standard output. When its reader has gone (`| head`) it takes everything and writes nothing.
 #[derive(Debug)]
 pub(crate) struct Output {
     stdout: io::Stdout,
     closed: bool,
+    plain: bool,
 }
 
 impl Output {
-    /// Standard output.
-    pub(crate) fn stdout() -> Self {
-        Self { stdout: io::stdout(), closed: false }
+    /// Standard output; `plain`: without colour.
+    pub(crate) fn stdout(plain: bool) -> Self {
+        Self { stdout: io::stdout(), closed: false, plain }
     }
 
     /// Whether the reader has gone: nothing more needs to be done for it.
@@ -30,10 +32,19 @@ impl Output {
         self.stdout.is_terminal()
     }
 
-    /// Colour on a terminal, unless NO_COLOR is set (no-color.org).
+    /// Colour on a terminal, unless it is unwanted: by `--no-color`, or by NO_COLOR (no-color.org).
     pub(crate) fn paint(&self) -> Paint {
-        let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let unwanted = self.plain || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         if self.is_terminal() && !unwanted { Paint::Colour } else { Paint::Plain }
+    }
+
+    /// The terminal with its width as of now; elsewhere, 80 columns without colour.
+    pub(crate) fn canvas(&self) -> Canvas {
+        let size = terminal_size_of(&self.stdout).filter(|_| self.is_terminal());
+        match size {
+            Some((Width(columns), _)) if columns > 0 => Canvas::new(self.paint(), columns.into()),
+            _ => Canvas::new(self.paint(), WIDTH),
+        }
     }
 
     /// Writes `text` at once.

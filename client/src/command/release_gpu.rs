@@ -8,7 +8,7 @@ use gpuadmit_client::{CALL_DEADLINE, Connection, v1::ReleaseGpuRequest, within};
 
 use super::{
     Exit,
-    duration::{millis, parse},
+    duration::{between, millis, parse},
     output::Output,
 };
 use crate::render;
@@ -19,11 +19,19 @@ use crate::render;
 #[derive(Args, Debug)]
 pub(crate) struct ReleaseGpu {
     /// For how long, 1s to 1d, such as 10m; 0s takes hold again at once.
-    #[arg(long = "for", value_name = "TIME", value_parser = parse)]
+    #[arg(long = "for", value_name = "TIME", value_parser = time)]
     duration: Duration,
     /// Write JSON.
     #[arg(long)]
     json: bool,
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    match parse(text)? {
+        Duration::ZERO => Ok(Duration::ZERO),
+        _ => between(Duration::from_secs(1), Duration::from_hours(24))(text)
+            .map_err(|why| format!("0s, or {why}")),
+    }
 }
 
 impl ReleaseGpu {
@@ -44,7 +52,10 @@ impl ReleaseGpu {
             output.print(&format!("the driver is released for {}\n", render::duration(duration_ms)))?;
         }
         if duration_ms > 0 && !response.released {
-            bail!("the process that reads the driver has not ended (a call into the driver hangs?)");
+            bail!(
+                "the driver is not released: the process that reads it has not ended, since a call into the driver may \
+                 hang; see `gpuadmit status`, and ask again"
+            );
         }
         Ok(Exit::Fine)
     }

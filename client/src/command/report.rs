@@ -29,7 +29,7 @@ impl Report {
         if self.json {
             output.json(&report)?;
         } else {
-            output.print(&render::report::report(&report, self.hours, output.paint()))?;
+            output.print(&render::report::report(&report, self.hours, output.canvas()))?;
         }
         Ok(Exit::Fine)
     }

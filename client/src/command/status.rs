@@ -12,6 +12,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::{
     Exit,
+    duration::between,
     output::{Output, json_line},
     watch::{Screen, Stop},
 };
@@ -23,10 +24,10 @@ pub(crate) struct Status {
     /// Write JSON; with --watch, one line each time.
     #[arg(long)]
     json: bool,
-    /// Show it again and again, every so many seconds, until Ctrl-C.
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1",
-          value_parser = clap::value_parser!(u16).range(1..=3600))]
-    watch: Option<u16>,
+    /// Show it again and again until Ctrl-C, once in this time, 100ms to 1h.
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "1s",
+          value_parser = between(Duration::from_millis(100), Duration::from_hours(1)))]
+    watch: Option<Duration>,
     /// Events to show, the newest ones; at most 256.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=256))]
     events: u32,
@@ -41,12 +42,11 @@ impl Status {
                 if self.json {
                     output.json(&status)?;
                 } else {
-                    output.print(&render::status::status(&status, output.paint()))?;
+                    output.print(&render::status::status(&status, output.canvas()))?;
                 }
             }
-            Some(seconds) => {
+            Some(every) => {
                 let mut stop = Stop::listen()?;
-                let every = Duration::from_secs(seconds.into());
                 tokio::select! {
                     () = stop.wanted() => {}
                     result = self.watch(every, connection, output) => result?,
@@ -70,7 +70,6 @@ impl Status {
         connection: &Connection,
         output: &mut Output,
     ) -> anyhow::Result<()> {
-        let paint = output.paint();
         let mut screen = Screen::open(output, !self.json)?;
         let mut ticks = tokio::time::interval(every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -78,7 +77,7 @@ impl Status {
             ticks.tick().await;
             let frame = match self.fetch(connection).await {
                 Ok(status) if self.json => json_line(&status)?,
-                Ok(status) => render::status::status(&status, paint) + "\n",
+                Ok(status) => render::status::status(&status, screen.canvas()) + "\n",
                 Err(error) if screen.is_in_place() => format!("gpuadmit: {error}\n"),
                 Err(error) => return Err(error.into()),
             };

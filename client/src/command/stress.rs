@@ -10,7 +10,12 @@ use clap::Args;
 use gpuadmit_client::{CALL_DEADLINE, Connection, v1::StatusRequest, within};
 use tokio::sync::watch;
 
-use super::{Exit, duration::parse, output::Output, watch::Stop};
+use super::{
+    Exit,
+    duration::{LONGEST_WAIT, between},
+    output::Output,
+    watch::Stop,
+};
 use crate::{
     render,
     stress::{Load, Outcome, Target, run},
@@ -37,10 +42,10 @@ pub(crate) struct Stress {
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(0..=1_000))]
     burst: u32,
     /// Longest time for all of it, such as 2m; at most an hour. The burst begins after 60 % of it at the latest.
-    #[arg(long = "for", value_name = "TIME", value_parser = parse, default_value = "60s")]
+    #[arg(long = "for", value_name = "TIME", value_parser = between(MS, LONGEST), default_value = "60s")]
     time: Duration,
     /// How long each request waits for room, such as 5s; at most 10 minutes.
-    #[arg(long, value_name = "TIME", value_parser = parse, default_value = "0s")]
+    #[arg(long, value_name = "TIME", value_parser = between(Duration::ZERO, LONGEST_WAIT), default_value = "0s")]
     wait: Duration,
     /// Let every output get as long as it may: the hardest load. The daemon learns lengths of outputs from it.
     #[arg(long)]
@@ -60,20 +65,13 @@ const EXIT_STATUS: &str = "Exit status: 0 nothing was preempted and no admitted 
                            error, or no request was admitted.";
 /// Longest time.
 const LONGEST: Duration = Duration::from_hours(1);
-/// Longest wait that the API takes.
-const LONGEST_WAIT: Duration = Duration::from_mins(10);
+const MS: Duration = Duration::from_millis(1);
 /// Longest key, bytes.
 const MAX_KEY_BYTES: usize = 4096;
 
 impl Stress {
     /// Runs it.
     pub(crate) async fn run(self, connection: &Connection, output: &mut Output) -> anyhow::Result<Exit> {
-        let in_range = |name: &str, time: Duration, most: Duration| {
-            anyhow::ensure!(time <= most, "{name}: {time:?} is not allowed; at most {most:?}");
-            Ok(())
-        };
-        in_range("--for", self.time, LONGEST)?;
-        in_range("--wait", self.wait, LONGEST_WAIT)?;
         let request = within(CALL_DEADLINE, StatusRequest { events: Some(0) });
         let status = connection.node().status(request).await.map_err(|status| connection.explain(&status))?;
         let key = self.api_key_file.as_deref().map(read_key).transpose()?;
@@ -98,7 +96,7 @@ impl Stress {
         if self.json {
             output.print(&format!("{:#}\n", render::stress::json(&target, &outcome)))?;
         } else {
-            output.print(&render::stress::text(&target, &outcome, output.paint()))?;
+            output.print(&render::stress::text(&target, &outcome, output.canvas()))?;
         }
         Ok(exit(&outcome))
     }
@@ -121,7 +119,7 @@ fn read_key(path: &Path) -> anyhow::Result<String> {
     let key = text.trim();
     anyhow::ensure!(
         !key.is_empty() && key.len() <= MAX_KEY_BYTES && key.bytes().all(|byte| byte.is_ascii_graphic()),
-        "{}: a key is one line of at most {MAX_KEY_BYTES} visible characters",
+        "--api-key-file: {} holds no key; one line of 1 to {MAX_KEY_BYTES} visible ASCII characters",
         path.display()
     );
     Ok(key.to_owned())

@@ -13,7 +13,7 @@ use tokio::{
     time::{MissedTickBehavior, interval},
 };
 
-use super::{Exit, output::Output, watch::Stop};
+use super::{Exit, duration::between, output::Output, watch::Stop};
 use crate::{
     render::Paint,
     top::{
@@ -33,24 +33,24 @@ const DEADLINE: Duration = Duration::from_secs(2);
 /// while the daemon is away, and goes on when it is back.
 #[derive(Args, Debug)]
 pub(crate) struct Watch {
-    /// Seconds between two looks at the daemon.
-    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=60))]
-    every: u16,
-    /// Without colour, as with NO_COLOR set.
-    #[arg(long)]
-    no_color: bool,
+    /// Time between two looks at the daemon, 100ms to 60s.
+    #[arg(long, value_name = "TIME", default_value = "1s",
+          value_parser = between(Duration::from_millis(100), Duration::from_mins(1)))]
+    every: Duration,
 }
 
 impl Watch {
     /// Runs it until it is told to end.
     pub(crate) async fn run(self, connection: &Connection, output: &Output) -> anyhow::Result<Exit> {
         if !output.is_terminal() {
-            bail!("top wants a terminal; `gpuadmit status --watch --json` is for programs");
+            bail!(
+                "standard output is no terminal, and top draws on one; a program uses `gpuadmit status --watch --json`"
+            );
         }
-        let colour = !self.no_color && matches!(output.paint(), Paint::Colour);
+        let colour = matches!(output.paint(), Paint::Colour);
         let mut top = Top::new(colour);
         let mut stop = Stop::listen()?;
-        let mut answers = ask(connection.clone(), Duration::from_secs(self.every.into()));
+        let mut answers = ask(connection.clone(), self.every);
         let mut terminal = Taken::take()?;
         let mut wishes = wishes()?;
         let mut stopped = pin!(stop.wanted());

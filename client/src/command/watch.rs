@@ -6,6 +6,7 @@ use terminal_size::{Height, terminal_size};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::output::Output;
+use crate::render::Canvas;
 
 /// Other buffer, no cursor, no line wrapping (xterm control sequences DECSET 1049, 25, 7).
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
@@ -44,6 +45,11 @@ impl<'a> Screen<'a> {
         let lines: Vec<&str> = frame.lines().take(rows).collect();
         let line_end = format!("{ERASE_LINE}\r\n");
         self.output.print(&format!("{HOME}{}{ERASE_LINE}{ERASE_BELOW}", lines.join(&line_end)))
+    }
+
+    /// What a frame is written for.
+    pub(crate) fn canvas(&self) -> Canvas {
+        self.output.canvas()
     }
 
     /// Whether frames are drawn in place.

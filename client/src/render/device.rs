@@ -3,37 +3,43 @@
 use gpuadmit_client::v1::{Device, DeviceMemory};
 
 use super::{
+    canvas::Canvas,
+    engine::ID_COLUMNS,
+    names::Names,
     numbers::{UNKNOWN, age, bytes, or_unknown},
-    paint::{Mood, Paint},
-    text::{bar, fitted, flow, sentence},
+    paint::Mood,
+    text::{bar, fitted},
 };
 
 const BAR_COLUMNS: usize = 24;
 
 /// The lines of one device.
-pub(crate) fn device(device: &Device, paint: Paint) -> String {
-    let mut text = headline(device, paint);
-    text += &sentence("  problem   ", &device.problem);
+pub(crate) fn device(device: &Device, names: &Names, canvas: Canvas) -> String {
+    let mut text = headline(device, names, canvas);
+    text += &canvas.sentence("  problem   ", &device.problem);
     match &device.memory {
-        Some(memory) => text + &split(memory, device.headroom.as_ref().map(|headroom| headroom.age_ms)),
+        Some(memory) => {
+            text + &split(memory, device.headroom.as_ref().map(|headroom| headroom.age_ms), canvas)
+        }
         None => text + "  memory    unknown\n",
     }
 }
 
-fn headline(device: &Device, paint: Paint) -> String {
+fn headline(device: &Device, names: &Names, canvas: Canvas) -> String {
     let mut fields = vec![
-        paint.text(Mood::Strong, &format!("device {}", device.index)),
+        canvas.text(Mood::Strong, &names.device(&device.uuid)),
         fitted(&device.name, 40),
         format!("{} busy", or_unknown(device.utilisation_percent, |percent| format!("{percent} %"))),
     ];
-    fields.extend(device.engines.iter().map(|engine| format!("serves {}", fitted(engine, 40))));
+    fields.extend(device.engines.iter().map(|engine| format!("serves {}", fitted(engine, ID_COLUMNS))));
     let mut names = vec![fitted(&device.uuid, 60), fitted(&device.pci, 20)];
     names.extend(device.parent.as_deref().map(|parent| format!("part of {}", fitted(parent, 60))));
-    let names = if names.iter().all(String::is_empty) { String::new() } else { flow("  ", "  ", &names) };
-    flow("", "  ", &fields) + &names
+    let names =
+        if names.iter().all(String::is_empty) { String::new() } else { canvas.flow("  ", "  ", &names) };
+    canvas.flow("", "  ", &fields) + &names
 }
 
-fn split(memory: &DeviceMemory, age_ms: Option<u64>) -> String {
+fn split(memory: &DeviceMemory, age_ms: Option<u64>, canvas: Canvas) -> String {
     let drawn = bar(&parts(memory), memory.total_bytes, BAR_COLUMNS);
     let free = format!("{} free of {}", bytes(memory.free_bytes), bytes(memory.total_bytes));
     let figures = [
@@ -42,8 +48,8 @@ fn split(memory: &DeviceMemory, age_ms: Option<u64>) -> String {
         format!("U unattributed {}", or_unknown(memory.unattributed_bytes, bytes)),
         format!("R reserved {}", or_unknown(memory.reserved_bytes, bytes)),
     ];
-    flow("  memory    ", ", ", &[format!("{drawn} {free}"), age(age_ms)])
-        + &flow("            ", ", ", &figures)
+    canvas.flow("  memory    ", ", ", &[format!("{drawn} {free}"), age(age_ms)])
+        + &canvas.flow("            ", ", ", &figures)
 }
 
 /// What the bar shows. Use that nothing accounts for is drawn as `?`.

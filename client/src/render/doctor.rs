@@ -2,16 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::{
-    paint::{Mood, Paint},
-    text::{safe, sentence},
-};
+use super::{canvas::Canvas, paint::Mood, text::safe};
 use crate::doctor::{Finding, Level};
 
 /// Findings from `least` on, each with what mends it, and how many there were of each kind.
-pub(crate) fn findings(findings: &[Finding], least: Level, paint: Paint) -> String {
+pub(crate) fn findings(findings: &[Finding], least: Level, canvas: Canvas) -> String {
     let shown = findings.iter().filter(|finding| finding.level >= least);
-    let mut text: String = shown.map(|finding| one(finding, paint)).collect();
+    let mut text: String = shown.map(|finding| one(finding, canvas)).collect();
     let count = |level| findings.iter().filter(|finding| finding.level == level).count();
     let counts = [Level::Error, Level::Warning, Level::Note, Level::Ok]
         .map(|level| (count(level), level))
@@ -25,9 +22,9 @@ pub(crate) fn findings(findings: &[Finding], least: Level, paint: Paint) -> Stri
     text
 }
 
-fn one(finding: &Finding, paint: Paint) -> String {
-    let level = paint.text(mood(finding.level), &format!("{:<7}", finding.level.as_str()));
-    let mut text = sentence(&format!("{level}  {:<18}  ", finding.check), &finding.text);
+fn one(finding: &Finding, canvas: Canvas) -> String {
+    let level = canvas.text(mood(finding.level), &format!("{:<7}", finding.level.as_str()));
+    let mut text = canvas.sentence(&format!("{level}  {:<18}  ", finding.check), &finding.text);
     if let Some(remedy) = &finding.remedy {
         // In one line whatever its length, so that it can be copied.
         text += &format!("         -> {}\n", safe(remedy));
@@ -71,7 +68,7 @@ mod tests {
             remedy: remedy.map(Into::into),
         };
         let all = [finding(Level::Error, Some("modprobe nvidia")), finding(Level::Ok, None)];
-        let text = findings(&all, Level::Note, Paint::Plain);
+        let text = findings(&all, Level::Note, Canvas::PLAIN);
         let expected = "error    driver.module       the nvidia module is not loaded: no engine can use
                              a GPU, and no memory is watched
          -> modprobe nvidia

@@ -6,35 +6,40 @@ use gpuadmit_client::v1::{
 };
 
 use super::{
+    canvas::Canvas,
     guard::held_back,
+    names::Names,
     numbers::{UNKNOWN, age, count, counted, duration, or_unknown, percent, rate, share},
-    paint::{Mood, Paint},
-    text::{bar, fitted, flow, sentence},
+    paint::Mood,
+    text::{bar, fitted},
 };
 
 const BAR_COLUMNS: usize = 16;
+/// Longest id of an engine, columns: it is there in full, to be copied.
+pub(super) const ID_COLUMNS: usize = 128;
 /// Longest model name shown in full, columns.
 const MODEL_COLUMNS: usize = 60;
 
 /// The lines of one engine.
-pub(crate) fn engine(engine: &Engine, paint: Paint) -> String {
-    let mut text = headline(engine, paint);
-    text += &sentence("  ", &engine.state_reason);
-    text += &flow("  model     ", ", ", &models(engine));
+pub(crate) fn engine(engine: &Engine, names: &Names, canvas: Canvas) -> String {
+    let mut text = headline(engine, canvas);
+    text += &canvas.sentence("  ", &names.name_in(&engine.state_reason));
+    text += &canvas.flow("  model     ", ", ", &models(engine));
     for pool in &engine.pools {
-        text += &kv(pool, engine.pools.len() > 1);
+        text += &kv(pool, engine.pools.len() > 1, canvas);
     }
     if engine.pools.is_empty() {
         text += "  KV cache  unknown\n";
     }
-    text += &flow("  requests  ", ", ", &requests(engine));
+    text += &canvas.flow("  requests  ", ", ", &requests(engine));
     for guard in &engine.guards {
-        text += &flow("  guard     ", ", ", &held_back(guard));
+        text += &canvas.flow("  guard     ", ", ", &held_back(guard));
     }
-    text += &flow("  headroom  ", ", ", &headroom(engine.headroom.as_ref()));
-    text += &told("            ", &other_classes(&engine.headroom_by_class));
-    text += &told("  demand    ", &demand(engine.demand.as_ref(), engine.rejections.as_ref(), paint));
-    text + &flow("  speed     ", ", ", &speed(engine))
+    text += &canvas.flow("  headroom  ", ", ", &headroom(engine.headroom.as_ref()));
+    text += &told(canvas, "            ", &other_classes(&engine.headroom_by_class));
+    text +=
+        &told(canvas, "  demand    ", &demand(engine.demand.as_ref(), engine.rejections.as_ref(), canvas));
+    text + &canvas.flow("  speed     ", ", ", &speed(engine))
 }
 
 /// The one word for a state, as written in the manual.
@@ -47,9 +52,9 @@ pub(crate) fn state_word(state: i32) -> String {
 }
 
 /// That word in its colour.
-pub(crate) fn painted_state(state: i32, paint: Paint) -> String {
+pub(crate) fn painted_state(state: i32, canvas: Canvas) -> String {
     let mood = EngineState::try_from(state).map_or(Mood::Warning, Mood::from);
-    paint.text(mood, &state_word(state))
+    canvas.text(mood, &state_word(state))
 }
 
 /// Headroom as fields of a line.
@@ -63,8 +68,8 @@ pub(crate) fn headroom(headroom: Option<&Headroom>) -> Vec<String> {
 }
 
 /// A line that is left out where a daemon tells nothing for it.
-fn told(label: &str, fields: &[String]) -> String {
-    if fields.is_empty() { String::new() } else { flow(label, ", ", fields) }
+fn told(canvas: Canvas, label: &str, fields: &[String]) -> String {
+    if fields.is_empty() { String::new() } else { canvas.flow(label, ", ", fields) }
 }
 
 /// Headroom of the classes that the line of the standard one leaves out.
@@ -82,7 +87,7 @@ fn other_classes(classes: &[ClassHeadroom]) -> Vec<String> {
 }
 
 /// What is asked of it and what of that is denied; nothing from a daemon that does not tell.
-fn demand(demand: Option<&Demand>, rejections: Option<&Rejections>, paint: Paint) -> Vec<String> {
+fn demand(demand: Option<&Demand>, rejections: Option<&Rejections>, canvas: Canvas) -> Vec<String> {
     let Some(demand) = demand else { return Vec::new() };
     let of = |ratio: Option<f64>, what| or_unknown(ratio, |ratio| share(ratio) + what);
     let mut fields = vec![of(demand.ratio, " of what it can do")];
@@ -91,7 +96,7 @@ fn demand(demand: Option<&Demand>, rejections: Option<&Rejections>, paint: Paint
         fields.push(format!("prefill {}", of(demand.prefill, "")));
     }
     if demand.scale_up {
-        fields.push(paint.text(Mood::Warning, "another engine would help"));
+        fields.push(canvas.text(Mood::Warning, "another engine would help"));
     }
     fields.extend(rejections.map(rejected));
     fields
@@ -100,7 +105,7 @@ fn demand(demand: Option<&Demand>, rejections: Option<&Rejections>, paint: Paint
 fn rejected(rejections: &Rejections) -> String {
     let window = duration(rejections.window_ms);
     let said = match RejectionsReading::try_from(rejections.reading) {
-        Ok(RejectionsReading::Unspecified) => return format!("nothing asked for {window}"),
+        Ok(RejectionsReading::Unspecified) => return format!("no request in the last {window}"),
         Ok(RejectionsReading::Unused) => ": room to spare, or not asked",
         Ok(RejectionsReading::Fine) | Err(_) => "",
         Ok(RejectionsReading::Edge) => ": at the edge",
@@ -108,25 +113,25 @@ fn rejected(rejections: &Rejections) -> String {
         Ok(RejectionsReading::LosingUsers) => ": losing users",
     };
     let share = percent(rejections.denied, rejections.decided);
-    format!("{share} of {} denied in {window}{said}", count(rejections.decided))
+    format!("{share} of {} denied in the last {window}{said}", count(rejections.decided))
 }
 
-fn headline(engine: &Engine, paint: Paint) -> String {
+fn headline(engine: &Engine, canvas: Canvas) -> String {
     let mode = match Mode::try_from(engine.mode) {
         Ok(Mode::Enforce) => "enforce".to_owned(),
         Ok(Mode::Observe) => "observe (denies nothing for lack of room)".to_owned(),
         Ok(Mode::Unspecified) => "mode unknown".to_owned(),
         Err(_) => format!("mode {}", engine.mode),
     };
-    let state = painted_state(engine.state, paint);
+    let state = painted_state(engine.state, canvas);
     let fields = [
-        paint.text(Mood::Strong, &fitted(&engine.id, 40)),
+        canvas.text(Mood::Strong, &fitted(&engine.id, ID_COLUMNS)),
         format!("{state} for {}", duration(engine.state_for_ms)),
         mode,
         fitted(&engine.address, 50),
         engine.version.as_deref().map_or_else(|| "version unknown".to_owned(), |version| fitted(version, 30)),
     ];
-    flow("", "  ", &fields)
+    canvas.flow("", "  ", &fields)
 }
 
 fn models(engine: &Engine) -> Vec<String> {
@@ -141,7 +146,7 @@ fn models(engine: &Engine) -> Vec<String> {
     fields
 }
 
-fn kv(pool: &Pool, one_of_several: bool) -> String {
+fn kv(pool: &Pool, one_of_several: bool, canvas: Canvas) -> String {
     let label = if one_of_several { format!("  KV {:<7}", pool.rank) } else { "  KV cache  ".to_owned() };
     let drawn = pool.blocks_corrected.zip(pool.blocks_total).map_or_else(String::new, |(used, total)| {
         format!("{} {}", bar(&[('#', used)], total, BAR_COLUMNS), percent(used, total))
@@ -160,7 +165,7 @@ fn kv(pool: &Pool, one_of_several: bool) -> String {
         format!("committed {}", or_unknown(pool.blocks_committed, count)),
         format!("{} tokens per block", or_unknown(pool.block_size, count)),
     ];
-    flow(&label, " ", &corrected) + &flow("            ", ", ", &others)
+    canvas.flow(&label, " ", &corrected) + &canvas.flow("            ", ", ", &others)
 }
 
 fn requests(engine: &Engine) -> [String; 4] {

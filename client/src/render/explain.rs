@@ -3,47 +3,49 @@
 use gpuadmit_client::v1::{DecisionRecord, PriorityClass, Terms};
 
 use super::{
+    canvas::Canvas,
+    engine::ID_COLUMNS,
     numbers::{UNKNOWN, age, count, counted, date_and_time, or_unknown},
-    paint::{Mood, Paint},
+    paint::Mood,
     status::reason_word,
-    text::{fitted, flow, sentence},
+    text::fitted,
 };
 
 /// One decision with the sum that it rests on.
-pub(crate) fn decision(record: &DecisionRecord, paint: Paint) -> String {
-    let text = headline(record, paint);
+pub(crate) fn decision(record: &DecisionRecord, canvas: Canvas) -> String {
+    let text = headline(record, canvas);
     match &record.terms {
         // The message tells the same sum.
         Some(terms) => {
-            let forecast = forecast(terms).map(|line| sentence("  ", &line)).unwrap_or_default();
-            text + &flow("  ", " ", &sum(terms)) + &forecast + &flow("  ", ", ", &basis(terms))
+            let forecast = forecast(terms).map(|line| canvas.sentence("  ", &line)).unwrap_or_default();
+            text + &canvas.flow("  ", " ", &sum(terms)) + &forecast + &canvas.flow("  ", ", ", &basis(terms))
         }
-        None => text + &sentence("  ", &record.message),
+        None => text + &canvas.sentence("  ", &record.message),
     }
 }
 
-fn headline(record: &DecisionRecord, paint: Paint) -> String {
+fn headline(record: &DecisionRecord, canvas: Canvas) -> String {
     let verdict = match (record.denied, record.observed_reason) {
-        (Some(reason), _) => paint.text(Mood::Bad, &format!("denied {}", reason_word(reason))),
+        (Some(reason), _) => canvas.text(Mood::Bad, &format!("denied {}", reason_word(reason))),
         (None, Some(reason)) => {
-            paint.text(Mood::Warning, &format!("admitted (observe: {})", reason_word(reason)))
+            canvas.text(Mood::Warning, &format!("admitted (observe: {})", reason_word(reason)))
         }
-        (None, None) => paint.text(Mood::Good, "admitted"),
+        (None, None) => canvas.text(Mood::Good, "admitted"),
     };
     let mut fields = vec![verdict];
     if let Some(id) = record.reservation_id {
         let state = record.reservation_state.as_deref().unwrap_or(UNKNOWN);
-        fields.push(format!("{id:016x} {}", fitted(state, 10)));
+        fields.push(format!("{id} {}", fitted(state, 10)));
     }
     fields.push(format!("model {}", fitted(&record.model, 40)));
-    fields.extend(record.engine.as_deref().map(|engine| format!("engine {}", fitted(engine, 40))));
+    fields.extend(record.engine.as_deref().map(|engine| format!("engine {}", fitted(engine, ID_COLUMNS))));
     fields.extend(record.tenant.as_deref().map(|tenant| format!("tenant {}", fitted(tenant, 40))));
     if let Ok(class @ (PriorityClass::Interactive | PriorityClass::Batch)) =
         PriorityClass::try_from(record.priority_class)
     {
         fields.push(class.as_str_name().trim_start_matches("PRIORITY_CLASS_").to_lowercase());
     }
-    flow(&(date_and_time(record.unix_ms) + "  "), "  ", &fields)
+    canvas.flow(&(date_and_time(record.unix_ms) + "  "), "  ", &fields)
 }
 
 /// `1,240 used + 300 growth + 70 need = 1,610 ≤ 4,095 blocks`; terms of zero are left out.
@@ -119,10 +121,10 @@ mod tests {
             ..Default::default()
         };
         let line = "1,240 used + 300 growth - 10 ended + 5 bypass + 70 need = 1,605 ≤ 4,095 blocks\n";
-        let text = decision(&record(terms), Paint::Plain);
+        let text = decision(&record(terms), Canvas::PLAIN);
         assert!(text.contains(line), "{text}");
         let denied = Terms { limit: Some(1604), ..terms };
-        assert!(decision(&record(denied), Paint::Plain).contains("> 1,604 blocks"));
+        assert!(decision(&record(denied), Canvas::PLAIN).contains("> 1,604 blocks"));
     }
 
     #[test]
@@ -135,13 +137,13 @@ mod tests {
             peak_in_tokens: Some(96),
             ..Default::default()
         };
-        let text = decision(&record(terms), Paint::Plain);
+        let text = decision(&record(terms), Canvas::PLAIN);
         assert!(text.contains("forecast 70 + 20 kept free = 90 ≤ 100 blocks, in 96 tokens"), "{text}");
     }
 
     #[test]
     fn a_sum_without_a_reading_is_unknown() {
-        let text = decision(&record(Terms { need: 70, ..Default::default() }), Paint::Plain);
+        let text = decision(&record(Terms { need: 70, ..Default::default() }), Canvas::PLAIN);
         assert!(text.contains("unknown used +"), "{text}");
         assert!(text.contains("= unknown (limit unknown)"), "{text}");
     }

@@ -3,19 +3,21 @@
 use gpuadmit_client::v1::Guard;
 
 use super::{
+    canvas::Canvas,
+    engine::ID_COLUMNS,
     numbers::{count, duration},
-    text::{fitted, flow},
+    text::fitted,
 };
 
 /// All guards, a paragraph each.
-pub(crate) fn guards(guards: &[Guard]) -> String {
+pub(crate) fn guards(guards: &[Guard], canvas: Canvas) -> String {
     if guards.is_empty() {
         return "nothing is held back\n".into();
     }
     let paragraph = |guard: &Guard| {
         let [what, probe] = held_back(guard);
-        flow("", "  ", &[fitted(&guard.engine, 40), what, probe])
-            + &flow(
+        canvas.flow("", "  ", &[fitted(&guard.engine, ID_COLUMNS), what, probe])
+            + &canvas.flow(
                 "  ",
                 ", ",
                 &[format!("{} deaths", count(guard.deaths.into())), fitted(&guard.configuration, 60)],
@@ -48,9 +50,9 @@ mod tests {
             left_ms: 82_800_000,
             probe_in_ms: 7_200_000,
         };
-        let text = guards(&[guard]);
+        let text = guards(&[guard], Canvas::PLAIN);
         assert!(text.starts_with("vllm-8000  prompts of 5,793 to 8,191 tokens held back"), "{text}");
         assert!(text.contains("2 deaths, vllm 0.32.0 model=m"), "{text}");
-        assert_eq!(guards(&[]), "nothing is held back\n");
+        assert_eq!(guards(&[], Canvas::PLAIN), "nothing is held back\n");
     }
 }

@@ -3,24 +3,25 @@
 use gpuadmit_client::v1::WatchHeadroomResponse;
 
 use super::{
-    engine,
-    paint::{Mood, Paint},
-    text::{fitted, flow},
+    canvas::Canvas,
+    engine::{self, ID_COLUMNS},
+    paint::Mood,
+    text::fitted,
 };
 
 /// All engines watched.
-pub(crate) fn headroom(response: &WatchHeadroomResponse, paint: Paint) -> String {
+pub(crate) fn headroom(response: &WatchHeadroomResponse, canvas: Canvas) -> String {
     if response.engines.is_empty() {
         return "no engine was found\n".to_owned();
     }
     let line = |one: &gpuadmit_client::v1::EngineHeadroom| {
         let mut fields = vec![
-            paint.text(Mood::Strong, &fitted(&one.engine, 40))
+            canvas.text(Mood::Strong, &fitted(&one.engine, ID_COLUMNS))
                 + " "
-                + &engine::painted_state(one.state, paint),
+                + &engine::painted_state(one.state, canvas),
         ];
         fields.extend(engine::headroom(one.headroom.as_ref()));
-        flow("", ", ", &fields)
+        canvas.flow("", ", ", &fields)
     };
     response.engines.iter().map(line).collect()
 }

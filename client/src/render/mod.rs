@@ -1,5 +1,6 @@
 //! What the command shows: pure functions from messages to text.
 
+mod canvas;
 pub(crate) mod decision;
 mod device;
 pub(crate) mod doctor;
@@ -8,6 +9,7 @@ pub(crate) mod event;
 pub(crate) mod explain;
 pub(crate) mod guard;
 pub(crate) mod headroom;
+mod names;
 mod numbers;
 mod paint;
 pub(crate) mod plan;
@@ -16,7 +18,9 @@ pub(crate) mod status;
 pub(crate) mod stress;
 mod text;
 
+pub(crate) use canvas::Canvas;
 pub(crate) use engine::state_word;
-pub(crate) use numbers::{bytes, count, duration, or_unknown, or_unknown_short, percent, rate, time_of_day};
+pub(crate) use names::Names;
+pub(crate) use numbers::{bytes, count, duration, or_unknown, or_unknown_short, percent, rate};
 pub(crate) use paint::Paint;
-pub(crate) use text::{bar, fitted, safe};
+pub(crate) use text::{WIDTH, bar, fitted, safe};

@@ -3,27 +3,29 @@
 use gpuadmit_client::v1::{EngineReport, Fared, Mode, ReportHour, ReportResponse};
 
 use super::{
+    canvas::Canvas,
+    engine::ID_COLUMNS,
     numbers::{count, counted, duration, percent},
-    paint::{Mood, Paint},
+    paint::Mood,
     status::reason_word,
-    text::{fitted, flow},
+    text::fitted,
 };
 
 /// What was decided in the last `hours` hours, and how the engines fared.
-pub(crate) fn report(report: &ReportResponse, hours: u32, paint: Paint) -> String {
+pub(crate) fn report(report: &ReportResponse, hours: u32, canvas: Canvas) -> String {
     let since = format!("the daemon was started {} ago", duration(report.uptime_ms));
-    let mut text = flow("", ", ", &[format!("last {hours} hours"), since]);
+    let mut text = canvas.flow("", ", ", &[format!("last {hours} hours"), since]);
     if report.engines.is_empty() {
         text += "no engine was found\n";
     }
     for one in &report.engines {
         text += "\n";
-        text += &engine(one, paint);
+        text += &engine(one, canvas);
     }
     text
 }
 
-fn engine(report: &EngineReport, paint: Paint) -> String {
+fn engine(report: &EngineReport, canvas: Canvas) -> String {
     let sum = |of: fn(&ReportHour) -> u64| report.hours.iter().map(of).fold(0, u64::saturating_add);
     let (admitted, denied) = (sum(|hour| hour.admitted), sum(|hour| hour.denied));
     let would = sum(|hour| hour.would_have_denied);
@@ -32,22 +34,24 @@ fn engine(report: &EngineReport, paint: Paint) -> String {
         Ok(Mode::Observe) => "observe mode",
         _ => "gone",
     };
-    let name = paint.text(Mood::Strong, &fitted(&report.engine, 40));
+    let name = canvas.text(Mood::Strong, &fitted(&report.engine, ID_COLUMNS));
     let mut fields = vec![format!("{} admitted", count(admitted)), format!("{} denied", count(denied))];
     if would > 0 {
         let share = percent(would, admitted.saturating_add(denied));
         fields.push(format!("{} ({share}) would have been denied", count(would)));
     }
-    let mut text = flow("", ", ", &[format!("{name} {mode}")]) + &flow("  ", ", ", &fields);
+    let mut text = canvas.flow("", ", ", &[format!("{name} {mode}")]) + &canvas.flow("  ", ", ", &fields);
     let reasons = by_reason(report);
     if reasons.is_empty() {
-        text += &flow("  ", ", ", &["no denial was due".to_owned()]);
+        text += &canvas.flow("  ", ", ", &["no denial was due".to_owned()]);
     } else {
-        text += &flow("  for: ", ", ", &reasons);
+        text += &canvas.flow("  for: ", ", ", &reasons);
     }
     let fared = |of: fn(&ReportHour) -> Option<Fared>| add_up(report.hours.iter().filter_map(of));
     let (pressed, calm) = (fared(|hour| hour.pressed), fared(|hour| hour.calm));
-    text + &lived("while denials were due", pressed) + &lived("otherwise", calm) + &verdict(pressed, calm)
+    text + &lived("while denials were due", pressed, canvas)
+        + &lived("otherwise", calm, canvas)
+        + &verdict(pressed, calm, canvas)
 }
 
 fn by_reason(report: &EngineReport) -> Vec<String> {
@@ -71,17 +75,17 @@ fn add_up(all: impl Iterator<Item = Fared>) -> Fared {
 }
 
 /// How the engine fared; nothing where nothing was read in that time.
-fn lived(when: &str, fared: Fared) -> String {
+fn lived(when: &str, fared: Fared, canvas: Canvas) -> String {
     if fared.time_ms == 0 {
         return String::new();
     }
     let queued = format!("requests queued in it {} of the time", percent(fared.queued_ms, fared.time_ms));
     let fields = [duration(fared.time_ms), counted(fared.preemptions, "preemption"), queued];
-    flow(&format!("  {when}: "), ", ", &fields)
+    canvas.flow(&format!("  {when}: "), ", ", &fields)
 }
 
 /// Where the engine's troubles lie.
-fn verdict(pressed: Fared, calm: Fared) -> String {
+fn verdict(pressed: Fared, calm: Fared, canvas: Canvas) -> String {
     let (time, queued) =
         (pressed.time_ms.saturating_add(calm.time_ms), pressed.queued_ms.saturating_add(calm.queued_ms));
     let preemptions = pressed.preemptions.saturating_add(calm.preemptions);
@@ -98,7 +102,7 @@ fn verdict(pressed: Fared, calm: Fared) -> String {
     let share = percent(pressed.time_ms, time);
     let words = format!("denials were due {share} of the time; {} fell into it", troubles.join(" and "));
     let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
-    flow("  ", " ", &words)
+    canvas.flow("  ", " ", &words)
 }
 
 #[cfg(test)]
@@ -124,7 +128,7 @@ mod tests {
     fn a_day_in_observe_mode_fits_a_screen() {
         let hours = vec![hour(30, 5), hour(10, 55)];
         let engines = vec![EngineReport { engine: "vllm-8000".into(), mode: Mode::Observe.into(), hours }];
-        let text = report(&ReportResponse { engines, uptime_ms: 90_000_000 }, 24, Paint::Plain);
+        let text = report(&ReportResponse { engines, uptime_ms: 90_000_000 }, 24, Canvas::PLAIN);
         let expected = "\
 last 24 hours, the daemon was started 1 d 1 h ago
 
@@ -144,7 +148,7 @@ vllm-8000 observe mode
     fn an_engine_without_denials_says_so() {
         let quiet = ReportHour { admitted: 7, ..ReportHour::default() };
         let engine = EngineReport { engine: "e".into(), mode: Mode::Enforce.into(), hours: vec![quiet] };
-        let text = report(&ReportResponse { engines: vec![engine], uptime_ms: 1 }, 1, Paint::Plain);
+        let text = report(&ReportResponse { engines: vec![engine], uptime_ms: 1 }, 1, Canvas::PLAIN);
         assert!(text.ends_with("e enforce mode\n  7 admitted, 0 denied\n  no denial was due\n"), "{text}");
     }
 }

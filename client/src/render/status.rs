@@ -3,37 +3,42 @@
 use gpuadmit_client::v1::{DecisionCounts, Source, SourceHealth, StatusResponse, Tokenizers, denied::Reason};
 
 use super::{
+    canvas::Canvas,
     device, engine, event,
+    names::Names,
     numbers::{UNKNOWN, age, bytes, count, counted, duration},
-    paint::{Mood, Paint},
-    text::{fitted, flow, safe},
+    paint::Mood,
+    text::{columns, fitted, safe},
 };
 
 const SIMULATED: &str = "SIMULATED: none of this is real.";
 
 /// The whole node on one screen.
-pub(crate) fn status(status: &StatusResponse, paint: Paint) -> String {
+pub(crate) fn status(status: &StatusResponse, canvas: Canvas) -> String {
+    let names = Names::of(&status.devices);
     let mut text = String::new();
     if status.simulated {
-        text += &(paint.text(Mood::Warning, SIMULATED) + "\n");
+        text += &(canvas.text(Mood::Warning, SIMULATED) + "\n");
     }
-    text += &head(status);
+    text += &head(status, canvas);
     text += "\n";
     if status.engines.is_empty() {
         text += "no engine was found\n";
     }
     for one in &status.engines {
-        text += &engine::engine(one, paint);
+        text += &engine::engine(one, &names, canvas);
     }
     text += "\n";
     if status.devices.is_empty() {
         text += &device::none();
     }
     for one in &status.devices {
-        text += &device::device(one, paint);
+        text += &device::device(one, &names, canvas);
     }
-    text += &titled("sources", status.sources.iter().map(|one| source(one, paint)));
-    text + &titled("events", status.events.iter().map(|one| event::brief(one, paint)))
+    let widest = status.sources.iter().map(|one| columns(&safe(&one.name))).max().unwrap_or(0);
+    let name_columns = widest.min(canvas.columns() / 2);
+    text += &titled("sources", status.sources.iter().map(|one| source(one, name_columns, canvas)));
+    text + &titled("events", status.events.iter().map(|one| event::brief(one, &names, canvas)))
 }
 
 /// The spelling of a denial's reason that metrics, journal and manual use.
@@ -42,7 +47,7 @@ pub(crate) fn reason_word(reason: i32) -> String {
         .map_or_else(|_| format!("reason {reason}"), |reason| reason.as_str_name().to_owned())
 }
 
-fn head(status: &StatusResponse) -> String {
+fn head(status: &StatusResponse, canvas: Canvas) -> String {
     let reservations = format!(
         "{} of at most {} reservations",
         count(status.reservations),
@@ -53,13 +58,13 @@ fn head(status: &StatusResponse) -> String {
         format!("up {}", duration(status.uptime_ms)),
         reservations,
     ];
-    flow("", ", ", &fields)
-        + &decisions(status.decisions.as_ref())
-        + &status.tokenizers.as_ref().map_or_else(String::new, tokenizers)
+    canvas.flow("", ", ", &fields)
+        + &decisions(status.decisions.as_ref(), canvas)
+        + &status.tokenizers.as_ref().map_or_else(String::new, |one| tokenizers(one, canvas))
 }
 
 /// Nothing, as long as no prompt came as a text.
-fn tokenizers(tokenizers: &Tokenizers) -> String {
+fn tokenizers(tokenizers: &Tokenizers, canvas: Canvas) -> String {
     if tokenizers.texts == 0 && tokenizers.loaded.is_empty() {
         return String::new();
     }
@@ -76,10 +81,10 @@ fn tokenizers(tokenizers: &Tokenizers) -> String {
         0 => fields.push("tokenizers are switched off".into()),
         limit => fields.push(format!("{} of at most {limit} loaded", tokenizers.loaded.len())),
     }
-    flow("prompts: ", ", ", &fields)
+    canvas.flow("prompts: ", ", ", &fields)
 }
 
-fn decisions(counts: Option<&DecisionCounts>) -> String {
+fn decisions(counts: Option<&DecisionCounts>, canvas: Canvas) -> String {
     let Some(counts) = counts else { return format!("decisions {UNKNOWN}\n") };
     let mut fields =
         vec![format!("{} admitted", count(counts.admitted)), format!("{} denied", count(counts.denied))];
@@ -88,10 +93,10 @@ fn decisions(counts: Option<&DecisionCounts>) -> String {
     }
     let reasons = counts.by_reason.iter();
     fields.extend(reasons.map(|one| format!("{} {}", reason_word(one.reason), count(one.count))));
-    flow("decisions: ", ", ", &fields)
+    canvas.flow("decisions: ", ", ", &fields)
 }
 
-fn source(source: &Source, paint: Paint) -> String {
+fn source(source: &Source, name_columns: usize, canvas: Canvas) -> String {
     let (health, mood) = match SourceHealth::try_from(source.health) {
         Ok(SourceHealth::Unspecified) => (UNKNOWN.to_owned(), Mood::Warning),
         Ok(health) => {
@@ -99,12 +104,16 @@ fn source(source: &Source, paint: Paint) -> String {
         }
         Err(_) => (format!("health {}", source.health), Mood::Warning),
     };
-    let mut fields = vec![paint.text(mood, &health), age(source.age_ms)];
+    let mut fields = vec![canvas.text(mood, &health), age(source.age_ms)];
     if let Some(busy_us) = source.busy_us {
         fields.push(format!("{} inside its calls", duration(busy_us / 1_000)));
     }
-    fields.extend(source.detail.split_whitespace().map(safe).reduce(|a, b| a + " " + &b));
-    flow(&format!("  {:<18}", fitted(&source.name, 30)), "  ", &fields)
+    // The detail is a sentence: it is wrapped between its words, and not cut.
+    let fields = fields.into_iter().map(|field| field + " ");
+    let words: Vec<String> = fields.chain(source.detail.split_whitespace().map(safe)).collect();
+    let label = format!("  {:<name_columns$}  ", fitted(&source.name, name_columns));
+    let text = canvas.flow(&label, " ", &words);
+    text.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
 /// Lines under a title; nothing where there are none.
@@ -183,7 +192,7 @@ mod tests {
     }
 
     fn shown(message: &StatusResponse) -> String {
-        let text = status(message, Paint::Plain);
+        let text = status(message, Canvas::PLAIN);
         let wide = text.lines().find(|line| line.chars().count() > WIDTH);
         assert_eq!(wide, None, "{text}");
         assert!(!text.contains('\x1b'), "{text}");
@@ -242,7 +251,7 @@ mod tests {
                 "batch 2,000 blocks",
                 "demand    125.0 % of what it can do, KV cache 125.0 %, prefill unknown,",
                 "another engine would help,",
-                "3 % of 1,000 denied in 5 min 0 s: at the edge",
+                "3 % of 1,000 denied in the last 5 min 0 s: at the edge",
             ],
         );
     }
@@ -305,7 +314,60 @@ mod tests {
         };
         let message = node(vec![engine], vec![]);
         assert_shows(&shown(&message), &["vllm-8000  down for", "killed by SIGKILL"]);
-        assert!(status(&message, Paint::Colour).contains("\x1b[1;31mdown\x1b[0m"));
+        assert!(
+            status(&message, Canvas::new(crate::render::Paint::Colour, 80)).contains("\x1b[1;31mdown\x1b[0m")
+        );
+    }
+
+    /// Words of the screen, without the order of its lines.
+    fn words(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn every_width_shows_all_of_an_event_and_breaks_no_word() {
+        let uuid = "GPU-51300000-1111-2222-3333-444455556666";
+        let source = |name: &str| Source {
+            name: name.into(),
+            health: SourceHealth::Ok.into(),
+            age_ms: Some(90),
+            detail: "reads every 250 ms, the longest call took 3 ms".into(),
+            ..Source::default()
+        };
+        let event = Event {
+            severity: Severity::Critical.into(),
+            kind: "XID".into(),
+            device: Some(uuid.into()),
+            message: format!("device {uuid}: Xid 79: the GPU has fallen off the bus and needs a reset"),
+            ..Event::default()
+        };
+        let mig = Device { uuid: "MIG-1".into(), parent: Some(uuid.into()), index: 2, ..device() };
+        let message = StatusResponse {
+            sources: vec![source("metrics/vllm-8000-llama-3.3-70b-instruct-fp8"), source("nvml")],
+            events: vec![event],
+            ..node(vec![ready_engine()], vec![Device { uuid: uuid.into(), index: 1, ..device() }, mig])
+        };
+        for columns in [60, 80, 100, 132, 200] {
+            let text = status(&message, Canvas::new(crate::render::Paint::Plain, columns));
+            let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
+            assert!(widest <= columns, "{widest} of {columns}:\n{text}");
+            assert!(
+                text.contains("\nGPU 1  NVIDIA H200") && text.contains("\nGPU 1 MIG 2  NVIDIA H200"),
+                "{text}"
+            );
+            let said = words("GPU 1: Xid 79: the GPU has fallen off the bus and needs a reset");
+            assert!(words(&text).ends_with(&said), "{columns}:\n{text}");
+            assert_eq!(text.matches(uuid).count(), 2, "the device and its part: {text}");
+            // The name of a source never runs into its health.
+            let of_engine = text.lines().find(|line| line.contains("metrics/vllm")).unwrap();
+            assert!(words(of_engine).get(1).is_some_and(|word| word == "ok"), "{of_engine}");
+            assert!(words(&text).contains(&"longest".to_owned()), "{columns}:\n{text}");
+        }
+        let widest = |columns| {
+            let text = status(&message, Canvas::new(crate::render::Paint::Plain, columns));
+            text.lines().map(|line| line.chars().count()).max().unwrap()
+        };
+        assert!(widest(132) > 100 && widest(100) > 80, "the real width is used");
     }
 
     #[test]
@@ -347,7 +409,9 @@ mod tests {
             events: vec![event],
             ..node(vec![engine], vec![])
         };
-        assert_shows(&shown(&message), &["state 77", "mode 78", "reason 79 1", "health 80", "severity 81"]);
+        assert_shows(&shown(&message), &["state 77", "mode 78", "reason 79 1", "health 80"]);
+        let wide = status(&message, Canvas::new(crate::render::Paint::Plain, 100));
+        assert_shows(&wide, &["severity 81"]);
     }
 
     #[test]
@@ -388,8 +452,8 @@ mod tests {
             &text,
             &[
                 "decisions: 1,234 admitted, 56 denied, KV_FULL 56",
-                "nvml              ok  90 ms old  12 ms inside its calls  580.95",
-                "02:31:19Z  warning   ENGINE_SUSPECT     vllm-8000: 12 running, no step for 2 s",
+                "nvml  ok  90 ms old  12 ms inside its calls  580.95",
+                "02:31:19Z * ENGINE_SUSPECT vllm-8000: 12 running, no step for 2 s",
             ],
         );
     }

@@ -5,29 +5,32 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{
+    canvas::Canvas,
     numbers::{count, duration, or_unknown, percent},
-    paint::{Mood, Paint},
+    paint::Mood,
     status::reason_word,
-    text::{fitted, flow},
+    text::fitted,
 };
 use crate::stress::{Outcome, Phase, Quantiles, Row, Target};
 
 /// For a person.
-pub(crate) fn text(target: &Target, outcome: &Outcome, paint: Paint) -> String {
+pub(crate) fn text(target: &Target, outcome: &Outcome, canvas: Canvas) -> String {
     let tally = &outcome.tally;
     let took = duration(u64::try_from(outcome.took.as_millis()).unwrap_or(u64::MAX));
     let head = [
-        paint.text(Mood::Strong, &fitted(&target.engine, 40)),
+        canvas.text(Mood::Strong, &fitted(&target.engine, 40)),
         fitted(&target.place, 50),
         fitted(&target.model, 60),
         format!("window {} tokens", count(target.window)),
         format!("{took}, {} output tokens", count(tally.tokens)),
     ];
-    let mut text = flow("", "  ", &head);
-    text += "\n        asked admitted  denied finished  TTFT p50  TTFT p99  pace p50  pace p99\n";
+    let mut text = canvas.flow("", "  ", &head);
+    let mut row = |line: &str| text += &format!("{}\n", whole_columns(line, canvas.columns()));
+    row("");
+    row("        asked admitted  denied finished  TTFT p50  TTFT p99  pace p50  pace p99");
     for phase in Phase::ALL {
-        if let Some(row) = tally.rows.get(&phase) {
-            text += &line(phase, row);
+        if let Some(of_phase) = tally.rows.get(&phase) {
+            row(&line(phase, of_phase));
         }
     }
     text += "\n";
@@ -35,23 +38,32 @@ pub(crate) fn text(target: &Target, outcome: &Outcome, paint: Paint) -> String {
         tally.denied.iter().map(|(reason, number)| format!("{} {}", reason_word(*reason), count(*number)));
     let denied: Vec<String> = denied.collect();
     let none = || vec!["none".to_owned()];
-    text += &flow("denied     ", ", ", &if denied.is_empty() { none() } else { denied });
-    text += &flow(
+    text += &canvas.flow("denied     ", ", ", &if denied.is_empty() { none() } else { denied });
+    text += &canvas.flow(
         "failed     ",
         ", ",
         &[count(tally.failed), fitted(tally.failure.as_deref().unwrap_or_default(), 60)],
     );
-    text += &flow("cancelled  ", ", ", &[count(tally.cancelled)]);
-    text += &flow("preempted  ", ", ", &[preempted(outcome, paint)]);
-    text += &flow("pool       ", ", ", &pool(outcome));
-    text + &flow("decisions  ", ", ", &decisions(&tally.decided))
+    text += &canvas.flow("cancelled  ", ", ", &[count(tally.cancelled)]);
+    text += &canvas.flow("preempted  ", ", ", &[preempted(outcome, canvas)]);
+    text += &canvas.flow("pool       ", ", ", &pool(outcome));
+    text + &canvas.flow("decisions  ", ", ", &decisions(&tally.decided))
+}
+
+/// Where the columns of the table end.
+const ENDS: [usize; 9] = [6, 13, 22, 30, 39, 49, 59, 69, 79];
+
+/// `line` without the last columns of the table that do not fit.
+fn whole_columns(line: &str, columns: usize) -> String {
+    let end = ENDS.into_iter().take_while(|end| *end <= columns).last().unwrap_or(columns);
+    line.chars().take(end).collect()
 }
 
 fn line(phase: Phase, row: &Row) -> String {
     let [ttft, ttft_slow] = two(&row.ttft);
     let [pace, pace_slow] = two(&row.pace);
     format!(
-        "{:<6}{:>7}{:>9}{:>8}{:>9}{ttft:>10}{ttft_slow:>10}{pace:>10}{pace_slow:>10}\n",
+        "{:<6}{:>7}{:>9}{:>8}{:>9}{ttft:>10}{ttft_slow:>10}{pace:>10}{pace_slow:>10}",
         phase.as_str(),
         row.asked,
         row.admitted,
@@ -75,11 +87,11 @@ fn short(time: Duration) -> String {
     }
 }
 
-fn preempted(outcome: &Outcome, paint: Paint) -> String {
+fn preempted(outcome: &Outcome, canvas: Canvas) -> String {
     match outcome.preempted {
-        None => paint.text(Mood::Warning, "unknown: the engine does not count them"),
-        Some(0) => paint.text(Mood::Good, "0 by the engine's counter"),
-        Some(number) => paint.text(Mood::Bad, &format!("{} by the engine's counter", count(number))),
+        None => canvas.text(Mood::Warning, "unknown: the engine does not count them"),
+        Some(0) => canvas.text(Mood::Good, "0 by the engine's counter"),
+        Some(number) => canvas.text(Mood::Bad, &format!("{} by the engine's counter", count(number))),
     }
 }
 
@@ -181,7 +193,7 @@ mod tests {
         };
         let pool = Watched { fullest: Some((127, 127)), waiting: Some(3), bypass: Some(0) };
         let outcome = Outcome { tally, pool, preempted: Some(2), took: Duration::from_millis(43_200) };
-        let text = text(&target(), &outcome, Paint::Plain);
+        let text = text(&target(), &outcome, Canvas::PLAIN);
         let expected = "vllm-8000  http://127.0.0.1:8000  m  window 2,048 tokens
 43.2 s, 0 output tokens
 

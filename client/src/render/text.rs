@@ -1,6 +1,8 @@
-//! Text that fits 80 columns, whatever it contains.
+//! Text that is safe to show and fits where it goes, whatever it contains.
 
-/// Columns of the screen.
+use super::canvas::Canvas;
+
+/// Columns where nothing is known of the screen.
 pub(crate) const WIDTH: usize = 80;
 
 /// `text` without anything that a terminal would obey: names and messages come from other programs.
@@ -17,41 +19,14 @@ pub(crate) fn fitted(text: &str, columns: usize) -> String {
     text.chars().take(columns.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// `fields` that are not empty one after the other, with `separator` between them, in lines of at most 80 columns. A line is broken only
-/// between fields; a field that is wider than a line is cut. The first line begins with `label`, the others are
-/// indented by its width.
+/// [`Canvas::flow`] in lines of [`WIDTH`] columns.
 pub(crate) fn flow(label: &str, separator: &str, fields: &[String]) -> String {
-    let indent = columns(label);
-    // A line that goes on ends with the separator's visible part.
-    let limit = WIDTH - separator.trim_end().len();
-    let mut text = label.to_owned();
-    let mut column = indent;
-    let mut first = true;
-    for field in fields.iter().filter(|field| !field.is_empty()) {
-        let field =
-            if columns(field) > limit - indent { fitted(field, limit - indent) } else { field.clone() };
-        if first {
-            first = false;
-        } else if column + separator.len() + columns(&field) > limit {
-            text.push_str(separator.trim_end());
-            text.push('\n');
-            text.push_str(&" ".repeat(indent));
-            column = indent;
-        } else {
-            text.push_str(separator);
-            column += separator.len();
-        }
-        column += columns(&field);
-        text.push_str(&field);
-    }
-    text.push('\n');
-    text
+    Canvas::PLAIN.flow(label, separator, fields)
 }
 
-/// A sentence from another program, wrapped between its words; nothing where it is empty.
+/// [`Canvas::sentence`] in lines of [`WIDTH`] columns.
 pub(crate) fn sentence(label: &str, text: &str) -> String {
-    let words: Vec<String> = text.split_whitespace().map(safe).collect();
-    if words.is_empty() { String::new() } else { flow(label, " ", &words) }
+    Canvas::PLAIN.sentence(label, text)
 }
 
 /// A bar of `width` columns in which each part of `whole` has its share, drawn with its character; the rest is dots.
@@ -78,7 +53,7 @@ fn scaled(part: u64, whole: u64, width: usize) -> usize {
 }
 
 /// Columns that `text` takes on the screen; colour takes none.
-fn columns(text: &str) -> usize {
+pub(super) fn columns(text: &str) -> usize {
     let mut count = 0;
     let mut in_escape = false;
     for c in text.chars() {
@@ -110,17 +85,6 @@ mod tests {
     fn long_text_is_cut_with_a_mark() {
         assert_eq!(fitted("abcdef", 6), "abcdef");
         assert_eq!(fitted("abcdefg", 6), "abcde…");
-    }
-
-    #[test]
-    fn lines_break_between_fields_and_stay_within_80_columns() {
-        let fields: Vec<String> = (0..30).map(|i| format!("field-{i:02}")).collect();
-        let text = flow("  label  ", ", ", &fields);
-        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
-        assert_eq!(text.matches("field-").count(), 30);
-        assert!(text.lines().nth(1).unwrap().starts_with("         field-"), "{text}");
-        let wide = flow("  ", " ", &["x".repeat(200)]);
-        assert_eq!(wide.trim_end().chars().count(), WIDTH);
     }
 
     #[test]

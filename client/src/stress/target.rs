@@ -34,39 +34,44 @@ impl Target {
     ) -> anyhow::Result<Self> {
         let engine = choose(&status.engines, wanted)?;
         if engine.state() != EngineState::Ready {
-            anyhow::bail!("engine {} is not ready: {}", engine.id, engine.state_reason);
+            anyhow::bail!("engine {} is not ready: {}; wait until it is", engine.id, engine.state_reason);
         }
         let address = Address::parse(&engine.address).ok_or_else(|| {
-            anyhow::anyhow!("engine {}: address {:?} is not understood", engine.id, engine.address)
+            anyhow::anyhow!(
+                "engine {}: cannot load address {:?}; http://HOST:PORT or unix:/PATH",
+                engine.id,
+                engine.address
+            )
         })?;
         if !remote && !address.is_local() {
             anyhow::bail!(
-                "engine {} at {} is not on this machine; --remote allows to load it all the same",
+                "engine {} at {} is not on this machine; load it all the same with --remote",
                 engine.id,
                 engine.address
             );
         }
-        let model =
-            engine.models.first().ok_or_else(|| anyhow::anyhow!("engine {} serves no model", engine.id))?;
-        let window = engine
-            .max_model_len
-            .filter(|window| *window > 0)
-            .ok_or_else(|| anyhow::anyhow!("the context window of engine {} is unknown", engine.id))?;
+        let model = engine
+            .models
+            .first()
+            .ok_or_else(|| anyhow::anyhow!("engine {} serves no model; see `gpuadmit status`", engine.id))?;
+        let window = engine.max_model_len.filter(|window| *window > 0).ok_or_else(|| {
+            anyhow::anyhow!("engine {}: its context window is unknown; see `gpuadmit status`", engine.id)
+        })?;
         let (engine, model, place) = (engine.id.clone(), model.clone(), engine.address.clone());
         Ok(Self { engine, model, address, place, window, api_key })
     }
 }
 
 fn choose<'a>(engines: &'a [Engine], wanted: Option<&str>) -> anyhow::Result<&'a Engine> {
-    let names = || engines.iter().map(|engine| engine.id.as_str()).collect::<Vec<_>>().join(", ");
+    let names = || engines.iter().map(|engine| format!("{:?}", engine.id)).collect::<Vec<_>>().join(", ");
     match (wanted, engines) {
-        (_, []) => anyhow::bail!("the daemon sees no engine"),
+        (_, []) => anyhow::bail!("the daemon sees no engine; start one, or see `gpuadmit doctor`"),
         (Some(id), _) => engines
             .iter()
             .find(|engine| engine.id == id)
-            .ok_or_else(|| anyhow::anyhow!("no engine {id}; there are {}", names())),
+            .ok_or_else(|| anyhow::anyhow!("engine: there is no {id:?}; one of {}", names())),
         (None, [only]) => Ok(only),
-        (None, _) => anyhow::bail!("which engine? there are {}", names()),
+        (None, _) => anyhow::bail!("engine: missing; one of {}", names()),
     }
 }
 
@@ -110,10 +115,13 @@ mod tests {
 
     #[test]
     fn it_must_be_clear_which_engine_and_that_one_ready() {
-        assert_eq!(refused(&status(&[]), None), "the daemon sees no engine");
+        assert_eq!(
+            refused(&status(&[]), None),
+            "the daemon sees no engine; start one, or see `gpuadmit doctor`"
+        );
         let mut two = status(&["http://127.0.0.1:1", "http://127.0.0.1:2"]);
-        assert_eq!(refused(&two, None), "which engine? there are vllm-0, vllm-1");
-        assert_eq!(refused(&two, Some("x")), "no engine x; there are vllm-0, vllm-1");
+        assert_eq!(refused(&two, None), "engine: missing; one of \"vllm-0\", \"vllm-1\"");
+        assert_eq!(refused(&two, Some("x")), "engine: there is no \"x\"; one of \"vllm-0\", \"vllm-1\"");
         assert_eq!(Target::find(&two, Some("vllm-1"), false, None).unwrap().engine, "vllm-1");
         two.engines[1].state = EngineState::Stalled.into();
         assert!(refused(&two, Some("vllm-1")).starts_with("engine vllm-1 is not ready"));

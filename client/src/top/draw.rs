@@ -5,7 +5,7 @@ use std::time::Instant;
 use gpuadmit_client::v1::{Event, Severity, StatusResponse};
 use ratatui::{
     Frame,
-    layout::{Constraint, Layout, Rect},
+    layout::{Constraint, Flex, Layout, Rect},
     style::{Color, Modifier, Style},
     text::{Line, Span},
     widgets::{Cell, Paragraph, Row, Table},
@@ -14,9 +14,9 @@ use ratatui::{
 use super::{
     Top,
     spark::spark,
-    tables::{Column, DEVICES, ENGINES, sorted},
+    tables::{Column, DEVICES, ENGINES, View, fitting, sorted},
 };
-use crate::render::{count, duration, fitted, or_unknown, rate, safe, time_of_day};
+use crate::render::{Canvas, Names, Paint, count, duration, event::brief, or_unknown, rate, safe};
 
 /// Lines that events get at least, their title included, and the height below which one less has to do.
 const LEAST_EVENTS: u16 = 3;
@@ -50,9 +50,10 @@ impl Top {
         ]);
         let [head, engine_area, device_area, events, keys] = parts.areas(area);
         self.head(frame, head, status, now);
-        self.table(frame, engine_area, &ENGINES, &sorted(&status.engines, self.sort));
-        self.table(frame, device_area, &DEVICES, &status.devices.iter().collect::<Vec<_>>());
-        self.events(frame, events, &status.events);
+        let names = Names::of(&status.devices);
+        self.table(frame, engine_area, &ENGINES, &names, &sorted(&status.engines, self.sort));
+        self.table(frame, device_area, &DEVICES, &names, &status.devices.iter().collect::<Vec<_>>());
+        self.events(frame, events, &names, &status.events);
         let text = format!("q quit  s sort ({})  up/down events", self.sort.as_str());
         frame.render_widget(Paragraph::new(text).style(self.bold()), keys);
     }
@@ -90,18 +91,17 @@ impl Top {
         frame.render_widget(Paragraph::new(vec![first, Line::raw(second)]), area);
     }
 
-    fn table<T>(&self, frame: &mut Frame<'_>, area: Rect, columns: &[Column<T>], rows: &[&T]) {
-        let shown: Vec<&Column<T>> = columns.iter().filter(|column| column.from <= area.width).collect();
-        let taken = shown.iter().map(|column| usize::from(column.width) + 1).sum::<usize>();
-        let left = usize::from(area.width).saturating_sub(taken);
+    fn table<T>(&self, frame: &mut Frame<'_>, area: Rect, columns: &[Column<T>], names: &Names, rows: &[&T]) {
+        let view = View { top: self, names };
+        let shown = fitting(columns, view, rows, area.width.into());
         let cells = |row: &&T| {
-            let cells = shown.iter().map(|column| {
-                let text = (column.cell)(self, row, left);
+            let cells = shown.iter().map(|(column, width)| {
+                let text = (column.cell)(view, row, *width);
                 Cell::from(if column.right { text.right_aligned() } else { text })
             });
             Row::new(cells.collect::<Vec<_>>())
         };
-        let title = |column: &&Column<T>| {
+        let title = |(column, _): &(&Column<T>, usize)| {
             let line = Line::raw(column.title);
             Cell::from(if column.right { line.right_aligned() } else { line })
         };
@@ -110,42 +110,44 @@ impl Top {
         let hidden = if rows.len() > most { rows.len() - most.saturating_sub(1) } else { 0 };
         let body = rows.iter().take(rows.len() - hidden).map(cells);
         let more = (hidden > 0).then(|| Row::new([Cell::from(format!("… {hidden} more"))]));
-        let widths = shown.iter().map(|column| match column.width {
-            0 => Constraint::Fill(1),
-            width => Constraint::Length(width),
-        });
+        let widths =
+            shown.iter().map(|(_, width)| Constraint::Length(u16::try_from(*width).unwrap_or(u16::MAX)));
         let header = Row::new(shown.iter().map(title).collect::<Vec<_>>()).style(self.bold());
-        frame.render_widget(Table::new(body.chain(more), widths.collect::<Vec<_>>()).header(header), area);
+        let table = Table::new(body.chain(more), widths.collect::<Vec<_>>());
+        // What is left belongs to the last column.
+        frame.render_widget(table.header(header).flex(Flex::Start), area);
     }
 
-    fn events(&self, frame: &mut Frame<'_>, area: Rect, events: &[Event]) {
-        let shown = events.len().saturating_sub(self.skipped);
-        let room = usize::from(area.height.saturating_sub(1));
-        let first = shown.saturating_sub(room);
+    /// As many of the newest as there is room for, the last of them below; each on as many lines as it needs.
+    fn events(&self, frame: &mut Frame<'_>, area: Rect, names: &Names, events: &[Event]) {
         let title = match self.skipped {
             0 => "EVENTS".to_owned(),
             skipped => format!("EVENTS ({skipped} newer below)"),
         };
-        let lines = events.iter().take(shown).skip(first).map(|event| self.event(event, area.width.into()));
-        let lines: Vec<Line<'_>> = std::iter::once(Line::styled(title, self.bold())).chain(lines).collect();
+        let room = usize::from(area.height.saturating_sub(1));
+        let canvas = Canvas::new(Paint::Plain, area.width.into());
+        let mut lines: Vec<Line<'_>> = Vec::new();
+        for event in events.iter().rev().skip(self.skipped) {
+            let text = brief(event, names, canvas);
+            let of_one: Vec<_> =
+                text.lines().map(|line| Line::styled(line.to_owned(), self.style(event))).collect();
+            // The newest is there at any rate, as far as it goes.
+            if !lines.is_empty() && lines.len() + of_one.len() > room {
+                break;
+            }
+            lines.splice(0..0, of_one);
+        }
+        lines.truncate(room);
+        lines.insert(0, Line::styled(title, self.bold()));
         frame.render_widget(Paragraph::new(lines), area);
     }
 
-    fn event(&self, event: &Event, width: usize) -> Line<'static> {
-        let subject = event.engine.as_deref().or(event.device.as_deref()).unwrap_or_default();
-        let style = match event.severity() {
+    fn style(&self, event: &Event) -> Style {
+        match event.severity() {
             Severity::Critical => self.alarm(),
             Severity::Warning if self.colour => Style::new().fg(Color::Yellow),
             _ => Style::new(),
-        };
-        let mark = match event.severity() {
-            Severity::Critical => '!',
-            Severity::Warning => '*',
-            _ => ' ',
-        };
-        let line =
-            format!("{} {mark} {}  {subject}  {}", time_of_day(event.unix_ms), event.kind, event.message);
-        Line::styled(fitted(&line, width), style)
+        }
     }
 
     /// What must be seen, with colour or without.

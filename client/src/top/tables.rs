@@ -1,4 +1,4 @@
-//! Columns of engines and devices: the wider the screen, the more of them.
+//! Columns of engines and devices. Where not all fit, the least useful go first.
 
 use std::cmp::Reverse;
 
@@ -13,117 +13,111 @@ use super::{
     history::{Values, in_use, share},
     spark::spark,
 };
-use crate::render::{bar, bytes, count, fitted, or_unknown_short, percent, rate, state_word};
+use crate::render::{Names, bar, bytes, count, fitted, or_unknown_short, percent, rate, state_word};
 
-/// A column: from which width of the screen on it is shown, its own width (0: what is left), its title, and whether it
-/// holds numbers.
+/// What a cell is drawn from beside its row.
+#[derive(Clone, Copy)]
+pub(super) struct View<'a> {
+    pub(super) top: &'a Top,
+    pub(super) names: &'a Names,
+}
+
+/// A column.
 pub(super) struct Column<T> {
-    pub(super) from: u16,
-    pub(super) width: u16,
+    /// How useful it is; where not all fit, the columns of the lowest rank go first.
+    rank: u8,
+    /// Its least width.
+    least: usize,
+    /// Its greatest width; what is left goes to the columns in their order.
+    most: usize,
     pub(super) title: &'static str,
+    /// Whether it holds numbers.
     pub(super) right: bool,
-    pub(super) cell: fn(&Top, &T, usize) -> Text<'static>,
+    /// Its text in so many columns.
+    pub(super) cell: fn(View<'_>, &T, usize) -> Text<'static>,
+}
+
+impl<T> Column<T> {
+    const fn text(
+        rank: u8,
+        (least, most): (usize, usize),
+        title: &'static str,
+        cell: fn(View<'_>, &T, usize) -> Text<'static>,
+    ) -> Self {
+        Self { rank, least, most, title, right: false, cell }
+    }
+
+    const fn number(
+        rank: u8,
+        width: usize,
+        title: &'static str,
+        cell: fn(View<'_>, &T, usize) -> Text<'static>,
+    ) -> Self {
+        Self { rank, least: width, most: width, title, right: true, cell }
+    }
+}
+
+/// The columns that fit `width`, and their widths with one blank between them. A column of text is as wide as what
+/// stands in it, as far as there is room.
+pub(super) fn fitting<'a, T>(
+    columns: &'a [Column<T>],
+    view: View<'_>,
+    rows: &[&T],
+    width: usize,
+) -> Vec<(&'a Column<T>, usize)> {
+    let mut shown: Vec<&Column<T>> = columns.iter().collect();
+    let taken =
+        |shown: &[&Column<T>]| shown.iter().map(|column| column.least + 1).sum::<usize>().saturating_sub(1);
+    while taken(&shown) > width
+        && let Some(index) = (0..shown.len()).min_by_key(|index| shown.get(*index).map(|column| column.rank))
+    {
+        shown.remove(index);
+    }
+    let mut left = width.saturating_sub(taken(&shown));
+    let widen = |column: &'a Column<T>| {
+        let needed = rows.iter().map(|row| (column.cell)(view, row, column.most).width()).max().unwrap_or(0);
+        let more = needed.saturating_sub(column.least).min(left);
+        left -= more;
+        (column, column.least + more)
+    };
+    shown.into_iter().map(widen).collect()
 }
 
 /// Columns of a bar, its brackets left out.
 const BAR: usize = 10;
+/// Columns of a sparkline.
+const HISTORY: (usize, usize) = (8, 512);
 
 /// Of engines.
 pub(super) const ENGINES: [Column<Engine>; 11] = [
-    Column {
-        from: 0,
-        width: 14,
-        title: "ENGINE",
-        right: false,
-        cell: |_, engine, _| fitted(&engine.id, 14).into(),
-    },
-    Column { from: 0, width: 8, title: "STATE", right: false, cell: state },
-    Column { from: 60, width: 12, title: "KV CACHE", right: false, cell: pool },
-    Column {
-        from: 0,
-        width: 5,
-        title: "USE",
-        right: true,
-        cell: |_, engine, _| whole_percent(in_use(engine)).into(),
-    },
-    Column {
-        from: 0,
-        width: 4,
-        title: "RUN",
-        right: true,
-        cell: |_, engine, _| requests(engine, |pool| pool.running),
-    },
-    Column {
-        from: 0,
-        width: 5,
-        title: "WAIT",
-        right: true,
-        cell: |_, engine, _| requests(engine, |pool| pool.waiting),
-    },
-    Column {
-        from: 60,
-        width: 5,
-        title: "RESV",
-        right: true,
-        cell: |_, engine, _| count(engine.reservations).into(),
-    },
-    Column { from: 60, width: 10, title: "ROOM TOK", right: true, cell: room },
-    Column {
-        from: 100,
-        width: 6,
-        title: "DENIED",
-        right: true,
-        cell: |_, engine, _| denied(engine.rejections.as_ref()),
-    },
-    Column { from: 100, width: 6, title: "TOK/S", right: true, cell: speed },
-    Column {
-        from: 78,
-        width: 0,
-        title: "HISTORY",
-        right: false,
-        cell: |top, engine, width| over_time(top.history.engine(&engine.id), width),
-    },
+    Column::text(9, (14, 60), "ENGINE", |_, engine, width| fitted(&engine.id, width).into()),
+    Column::text(9, (8, 8), "STATE", state),
+    Column::text(1, (BAR + 2, BAR + 2), "KV CACHE", |_, engine, _| drawn(in_use(engine)).into()),
+    Column::number(8, 5, "USE", |_, engine, _| whole_percent(in_use(engine)).into()),
+    Column::number(7, 4, "RUN", |_, engine, _| requests(engine, |pool| pool.running)),
+    Column::number(7, 5, "WAIT", |_, engine, _| requests(engine, |pool| pool.waiting)),
+    Column::number(3, 5, "RESV", |_, engine, _| count(engine.reservations).into()),
+    Column::number(5, 10, "ROOM TOK", room),
+    Column::number(6, 6, "DENIED", |_, engine, _| denied(engine.rejections.as_ref())),
+    Column::number(2, 6, "TOK/S", speed),
+    Column::text(0, HISTORY, "HISTORY", |view, engine, width| {
+        over_time(view.top.history.engine(&engine.id), width)
+    }),
 ];
 
 /// Of devices.
 pub(super) const DEVICES: [Column<Device>; 7] = [
-    Column {
-        from: 0,
-        width: 3,
-        title: "GPU",
-        right: true,
-        cell: |_, device, _| device.index.to_string().into(),
-    },
-    Column {
-        from: 78,
-        width: 22,
-        title: "NAME",
-        right: false,
-        cell: |_, device, _| fitted(&device.name, 22).into(),
-    },
-    Column { from: 0, width: 12, title: "MEMORY", right: false, cell: memory },
-    Column { from: 0, width: 9, title: "FREE", right: true, cell: free },
-    Column {
-        from: 0,
-        width: 5,
-        title: "BUSY",
-        right: true,
-        cell: |_, device, _| or_unknown_short(device.utilisation_percent, |busy| format!("{busy} %")).into(),
-    },
-    Column {
-        from: 60,
-        width: 14,
-        title: "ENGINES",
-        right: false,
-        cell: |_, device, _| fitted(&device.engines.join(" "), 14).into(),
-    },
-    Column {
-        from: 78,
-        width: 0,
-        title: "HISTORY",
-        right: false,
-        cell: |top, device, width| over_time(top.history.device(&device.uuid), width),
-    },
+    Column::text(9, (3, 6), "GPU", |view, device, _| view.names.index(&device.uuid).into()),
+    Column::text(2, (12, 40), "NAME", |_, device, width| fitted(&device.name, width).into()),
+    Column::text(1, (BAR + 2, BAR + 2), "MEMORY", memory),
+    Column::number(8, 9, "FREE", free),
+    Column::number(7, 5, "BUSY", |_, device, _| {
+        or_unknown_short(device.utilisation_percent, |busy| format!("{busy} %")).into()
+    }),
+    Column::text(6, (14, 60), "ENGINES", |_, device, width| fitted(&device.engines.join(" "), width).into()),
+    Column::text(0, HISTORY, "HISTORY", |view, device, width| {
+        over_time(view.top.history.device(&device.uuid), width)
+    }),
 ];
 
 /// In the order that was asked for; ties by name.
@@ -146,18 +140,14 @@ pub(super) fn sorted(engines: &[Engine], sort: Sort) -> Vec<&Engine> {
     sorted
 }
 
-fn state(top: &Top, engine: &Engine, _: usize) -> Text<'static> {
+fn state(view: View<'_>, engine: &Engine, _: usize) -> Text<'static> {
     let colour = match engine.state() {
         EngineState::Ready => Color::Green,
         EngineState::Down | EngineState::Stalled => Color::Red,
         _ => Color::Yellow,
     };
-    let style = if top.colour { Style::new().fg(colour) } else { Style::new() };
+    let style = if view.top.colour { Style::new().fg(colour) } else { Style::new() };
     Text::styled(fitted(&state_word(engine.state), 8), style)
-}
-
-fn pool(_: &Top, engine: &Engine, _: usize) -> Text<'static> {
-    drawn(in_use(engine)).into()
 }
 
 /// A bar; empty where nothing is known.
@@ -180,7 +170,7 @@ fn requests(engine: &Engine, figure: fn(&gpuadmit_client::v1::Pool) -> Option<u6
     or_unknown_short(sum.filter(|_| !engine.pools.is_empty()), count).into()
 }
 
-fn room(_: &Top, engine: &Engine, _: usize) -> Text<'static> {
+fn room(_: View<'_>, engine: &Engine, _: usize) -> Text<'static> {
     or_unknown_short(engine.headroom.as_ref(), |room| count(room.tokens)).into()
 }
 
@@ -189,11 +179,11 @@ fn denied(rejections: Option<&Rejections>) -> Text<'static> {
     or_unknown_short(decided, |rejections| percent(rejections.denied, rejections.decided)).into()
 }
 
-fn speed(_: &Top, engine: &Engine, _: usize) -> Text<'static> {
+fn speed(_: View<'_>, engine: &Engine, _: usize) -> Text<'static> {
     or_unknown_short(engine.tokens_per_second_per_request, rate).into()
 }
 
-fn memory(_: &Top, device: &Device, _: usize) -> Text<'static> {
+fn memory(_: View<'_>, device: &Device, _: usize) -> Text<'static> {
     let used = device
         .memory
         .as_ref()
@@ -201,7 +191,7 @@ fn memory(_: &Top, device: &Device, _: usize) -> Text<'static> {
     drawn(used).into()
 }
 
-fn free(_: &Top, device: &Device, _: usize) -> Text<'static> {
+fn free(_: View<'_>, device: &Device, _: usize) -> Text<'static> {
     or_unknown_short(device.memory.as_ref(), |memory| bytes(memory.free_bytes)).into()
 }
 

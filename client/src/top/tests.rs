@@ -123,25 +123,54 @@ fn text(terminal: &Terminal<TestBackend>) -> String {
 }
 
 #[track_caller]
-fn assert_drawn(width: u16, height: u16, expected: &str) {
-    let (top, now) = top(false);
-    let text = text(&drawn(&top, now, width, height));
-    assert!(text == expected, "{width}x{height} is\n{text}\nand not\n{expected}");
+fn assert_drawn((top, now): &(Top, Instant), name: &str, (width, height): (u16, u16)) {
+    let text = text(&drawn(top, *now, width, height));
+    let path = format!("{}/src/top/snapshots/{name}{width}x{height}.txt", env!("CARGO_MANIFEST_DIR"));
+    let expected = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(text == expected, "{name}{width}x{height} is\n{text}\nand not\n{expected}");
+}
+
+/// Engines with long names, MIG instances, and an Xid error.
+fn crowded() -> (Top, Instant) {
+    const GPU: &str = "GPU-51300000-1111-2222-3333-444455556666";
+    let names = ["vllm-8000-llama-3.3-70b-instruct-fp8-production", "vllm-8001-qwen", "e"];
+    let engines = names.map(|name| engine(name, EngineState::Ready, 2_000, 7, 1)).into();
+    let mig = |index| Device {
+        uuid: format!("MIG-{index}"),
+        parent: Some(GPU.into()),
+        ..device(index, Some(40), &[names[1], names[2]])
+    };
+    let gpu = Device { uuid: GPU.into(), ..device(0, Some(90), &[names[0]]) };
+    let xid = "Xid 79: the GPU has fallen off the bus; its processes are lost and it needs a reset";
+    let on = |uuid: &str| Event {
+        engine: None,
+        device: Some(uuid.into()),
+        ..event(3, Severity::Critical, "XID", "", &format!("device {uuid}: {xid}"))
+    };
+    let stalled = event(4, Severity::Warning, "ENGINE_SUSPECT", names[0], "3 running, no step for 2.6 s");
+    let status = StatusResponse {
+        engines,
+        devices: vec![gpu, mig(0), mig(1)],
+        events: vec![on(GPU), on("MIG-1"), stalled],
+        ..status(9)
+    };
+    let (mut top, now) = top(false);
+    top.take(now, Ok(status));
+    (top, now)
 }
 
 #[test]
-fn it_is_whole_on_80_by_24() {
-    assert_drawn(80, 24, include_str!("snapshots/80x24.txt"));
+fn every_size_shows_what_matters_most() {
+    for size in [(40, 10), (60, 24), (80, 24), (120, 40)] {
+        assert_drawn(&top(false), "", size);
+    }
 }
 
 #[test]
-fn a_wide_screen_shows_more_columns() {
-    assert_drawn(120, 40, include_str!("snapshots/120x40.txt"));
-}
-
-#[test]
-fn a_small_screen_shows_what_matters_most() {
-    assert_drawn(40, 10, include_str!("snapshots/40x10.txt"));
+fn names_and_news_get_the_room_there_is() {
+    for size in [(60, 24), (80, 24), (100, 24), (132, 24), (200, 24)] {
+        assert_drawn(&crowded(), "crowded-", size);
+    }
 }
 
 #[test]
@@ -200,7 +229,7 @@ fn keys_order_engines_scroll_events_and_end_it() {
         assert!(top.wish(Wish::Older));
     }
     let scrolled = text(&drawn(&top, now, 80, 24));
-    assert!(scrolled.contains("EVENTS (3 newer below)\n02:31:01Z   ENGINE_READY"), "{scrolled}");
+    assert!(scrolled.contains("EVENTS (3 newer below)\n  02:31:01Z   ENGINE_READY"), "{scrolled}");
     assert!(!scrolled.contains("ENGINE_STALLED"), "{scrolled}");
     assert!(top.wish(Wish::Newer));
     assert!(text(&drawn(&top, now, 80, 24)).contains("EVENTS (2 newer below)"));

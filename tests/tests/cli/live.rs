@@ -23,10 +23,17 @@ struct Live {
 }
 
 impl Live {
+    /// A node to which nothing happens.
     fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
+        let scenario = folder.path().join("scenario.toml");
+        std::fs::write(&scenario, "seed = 1\n").unwrap();
+        Self::simulate(folder, &format!("--simulate={}", scenario.display()))
+    }
+
+    fn simulate(folder: TempDir, scenario: &str) -> Self {
         let mut command = Command::new(binary("gpuadmitd"));
-        command.arg("--simulate").arg("--socket").arg(folder.path().join("s")).kill_on_drop(true);
+        command.arg(scenario).arg("--socket").arg(folder.path().join("s")).kill_on_drop(true);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Self { folder, _daemon: command.spawn().unwrap() }
     }
@@ -89,6 +96,66 @@ async fn a_simulated_node_shows_engines_and_devices_with_headroom_and_takes_a_re
     assert_ended(&unknown, 1);
     assert_eq!(json(text(&unknown.stdout))["denied"]["reason"], "UNKNOWN_MODEL");
     assert!(text(&live.run(&["events"]).await.stdout).contains("ENGINE_READY"));
+}
+
+/// What is named and is not there is an error that says what there is.
+#[tokio::test]
+async fn what_matches_nothing_is_refused_with_what_there_is() {
+    let live = Live::start();
+    live.run_until(&["status", "--json"], |_, stdout| all_have_headroom(&json(stdout)["engines"])).await;
+    let engines = "one of \"sim-0\", \"sim-1\"";
+    let newest = "; use 0 to ";
+    for (arguments, code, says) in [
+        ("headroom --engine nope", 2, engines),
+        ("headroom --engine nope --watch", 2, engines),
+        ("guard list --engine nope", 2, engines),
+        ("guard clear --engine nope", 2, engines),
+        ("stress nope", 2, engines),
+        ("admit sim-8b --engine nope --prompt-tokens 1", 1, "known     sim-0, sim-1"),
+        ("admit nope --prompt-tokens 1", 1, "known     sim-8b"),
+        ("complete 2748", 2, "2748 was never given out; use an id that Admit returned"),
+        ("complete 0xabc", 2, "2748 was never given out"),
+        ("complete --request-id nope --tenant t", 2, "request \"nope\" of tenant \"t\" was never given out"),
+        ("progress 7 --generated-tokens 1", 2, "7 was never given out"),
+        ("explain 7", 2, "there is no record of 7"),
+        ("events --after 99999", 2, newest),
+        ("events --follow --after 99999", 2, newest),
+    ] {
+        let output = live.run(&arguments.split(' ').collect::<Vec<_>>()).await;
+        assert_ended(&output, code);
+        let said = format!("{}{}", text(&output.stdout), text(&output.stderr));
+        assert!(said.contains(says), "{arguments}: {said}");
+    }
+    for arguments in ["headroom --engine sim-1", "guard list --engine sim-1", "guard clear --engine sim-0"] {
+        assert_ended(&live.run(&arguments.split(' ').collect::<Vec<_>>()).await, 0);
+    }
+}
+
+/// What `make run` shows on a machine without a GPU.
+#[tokio::test]
+async fn the_built_in_simulation_shows_an_incident_a_denial_and_a_recovery_within_a_minute() {
+    let live = Live::simulate(tempfile::tempdir().unwrap(), "--simulate");
+    let started = Instant::now();
+    let kinds = |status: &Value| -> Vec<String> {
+        let of_one = |event: &Value| event["engine"] == "sim-1";
+        let events = status["events"].as_array().into_iter().flatten();
+        events.filter(|event| of_one(event)).map(|event| event["kind"].as_str().unwrap().to_owned()).collect()
+    };
+    let ask = ["status", "--json", "--events", "256"];
+    loop {
+        let status = json(text(&live.run(&ask).await.stdout));
+        let kinds = kinds(&status);
+        let down = kinds.iter().position(|kind| kind == "ENGINE_DOWN");
+        let back = down.is_some_and(|down| kinds.iter().skip(down).any(|kind| kind == "ENGINE_READY"));
+        let denied = status["decisions"]["by_reason"].as_array().is_some_and(|reasons| {
+            reasons.iter().any(|one| one["reason"] == "KV_FULL" && one["count"].as_u64() > Some(0))
+        });
+        if back && denied {
+            break;
+        }
+        assert!(started.elapsed() < Duration::from_mins(1), "{status:#}");
+        sleep(LOOK_EVERY * 10).await;
+    }
 }
 
 /// What `check` of a doctor's findings says.

@@ -121,7 +121,13 @@ struct Daemon(Child);
 impl Daemon {
     fn start(folder: &TempDir) -> Self {
         let mut command = Command::new(binary("gpuadmitd"));
-        command.arg("--simulate").arg("--socket").arg(folder.path().join("s"));
+        // A node to which nothing happens.
+        let scenario = folder.path().join("scenario.toml");
+        std::fs::write(&scenario, "seed = 1\n").unwrap();
+        command
+            .arg(format!("--simulate={}", scenario.display()))
+            .arg("--socket")
+            .arg(folder.path().join("s"));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Self(command.spawn().unwrap())
     }
@@ -157,4 +163,52 @@ fn top_ends_by_a_signal_as_by_a_key() {
     screen.wait_for("notconnected,trying");
     kill(Pid::from_raw(i32::try_from(screen.top.id()).unwrap()), Signal::SIGTERM).unwrap();
     screen.assert_ended();
+}
+
+/// What a command that ends by itself writes to a terminal of so many columns.
+fn written(folder: &TempDir, columns: u16, arguments: &[&str], no_color: &str) -> String {
+    let ends = openpty(&size(columns), None).unwrap();
+    let mut command = Command::new(binary("gpuadmit"));
+    command.arg("--socket").arg(folder.path().join("s")).args(arguments).env("NO_COLOR", no_color);
+    let stdout = Stdio::from(ends.slave.try_clone().unwrap());
+    let mut child = command.stdin(Stdio::null()).stdout(stdout).stderr(Stdio::null()).spawn().unwrap();
+    drop((command, ends.slave));
+    let (mut reader, mut written) = (File::from(ends.master), vec![]);
+    // The last writer's end is an error to the reader of a terminal.
+    let _ = reader.read_to_end(&mut written);
+    child.wait().unwrap();
+    String::from_utf8(written).unwrap()
+}
+
+#[test]
+fn a_terminal_gets_colour_unless_it_is_unwanted_and_lines_of_its_width() {
+    let folder = tempfile::tempdir().unwrap();
+    let _daemon = Daemon::start(&folder);
+    let started = Instant::now();
+    while !written(&folder, 80, &["status"], "").contains("ENGINE_READY") {
+        assert!(started.elapsed() < DEADLINE, "it is ready");
+        thread::sleep(Duration::from_millis(100));
+    }
+    assert!(written(&folder, 80, &["status"], "").contains("\x1b["));
+    for arguments in [
+        &["status"][..],
+        &["events"],
+        &["headroom"],
+        &["report"],
+        &["explain"],
+        &["doctor"],
+        &["status", "--help"],
+    ] {
+        let plain = [arguments, &["--no-color"]].concat();
+        for text in [written(&folder, 80, &plain, ""), written(&folder, 80, arguments, "1")] {
+            assert!(!text.is_empty() && !text.contains("\x1b["), "{arguments:?}: {text:?}");
+        }
+    }
+    let widest = |columns| {
+        let text = written(&folder, columns, &["status", "--no-color"], "");
+        text.lines().map(|line| line.trim_end().chars().count()).max().unwrap()
+    };
+    let widths = [60, 80, 100, 132, 200].map(|columns| (widest(columns), usize::from(columns)));
+    assert!(widths.iter().all(|(widest, columns)| widest <= columns), "{widths:?}");
+    assert!(widths.is_sorted() && widths[3].0 > 100, "{widths:?}");
 }

@@ -1,7 +1,6 @@
 //! An event as a place to go on from.
 
 use std::{
-    convert::Infallible,
     fmt,
     fs::{self, File},
     io::{self, Read as _},
@@ -9,8 +8,10 @@ use std::{
     str::FromStr,
 };
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use gpuadmit_client::v1::WatchEventsResponse;
+
+use crate::command::id;
 
 /// Most that is read of a file.
 const MOST_BYTES: u64 = 256;
@@ -47,10 +48,14 @@ impl Place {
 }
 
 impl FromStr for Place {
-    type Err = Infallible;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, Infallible> {
-        Ok(text.parse().map_or_else(|_| Self::Resume(text.to_owned()), Self::Number))
+    /// Only the daemon knows what a `resume` looks like beyond its dot.
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.contains('.') {
+            return Ok(Self::Resume(text.to_owned()));
+        }
+        id::parse(text).map(Self::Number).map_err(|why| format!("{why}; or an event's `resume`, as 4242.17"))
     }
 }
 
@@ -72,11 +77,13 @@ impl CursorFile {
     pub(super) fn read(&self) -> anyhow::Result<Option<Place>> {
         let mut text = String::new();
         let read = File::open(&self.0).and_then(|file| file.take(MOST_BYTES).read_to_string(&mut text));
-        match read {
-            Ok(_) => Ok(Some(text.trim()).filter(|text| !text.is_empty()).and_then(|text| text.parse().ok())),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error).with_context(|| format!("cannot read {}", self.0.display())),
-        }
+        let place = match read {
+            Ok(_) => Some(text.trim()).filter(|text| !text.is_empty()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error).with_context(|| format!("cannot read {}", self.0.display())),
+        };
+        let wrong = |why| anyhow!("{} names no event: {why}; remove it to begin anew", self.0.display());
+        place.map(str::parse).transpose().map_err(wrong)
     }
 
     /// Replaces it as a whole.
