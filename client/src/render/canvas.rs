@@ -61,6 +61,7 @@ impl Canvas {
             let field = if columns(field) > room { fitted(field, room) } else { field.clone() };
             let gap = if first { 0 } else { separator.len() };
             if column + gap + columns(&field) > limit && column > indent {
+                text.truncate(text.trim_end().len());
                 text.push_str(if first { "" } else { separator.trim_end() });
                 text.push('\n');
                 text.push_str(&" ".repeat(indent));
@@ -110,7 +111,8 @@ mod tests {
         let text = canvas.flow(&"l".repeat(50), " ", &["first".into(), "second".into()]);
         assert!(text.contains("first") && text.contains("second"), "{text}");
         // What does not fit beside its label stands below it.
-        let text = canvas.flow_indented(&"l".repeat(36), 4, " ", &["first".into(), "second".into()]);
+        let label = "l".repeat(36) + " ";
+        let text = canvas.flow_indented(&label, 4, " ", &["first".into(), "second".into()]);
         assert_eq!(text, format!("{}\n    first second\n", "l".repeat(36)));
     }
 }

@@ -70,13 +70,19 @@ impl Top {
     fn head(&self, frame: &mut Frame<'_>, area: Rect, status: &StatusResponse, now: Instant) {
         let first = self.banner(now).unwrap_or_else(|| {
             let simulated = if status.simulated { "SIMULATED  " } else { "" };
-            let fields = format!(
-                "gpuadmitd {}  up {}  {} of {} reservations",
-                safe(&status.version),
-                duration(status.uptime_ms),
-                count(status.reservations),
-                count(status.reservations_limit),
-            );
+            let fields = [
+                format!("gpuadmitd {}", safe(&status.version)),
+                format!("up {}", duration(status.uptime_ms)),
+                format!(
+                    "{} of {} reservations",
+                    count(status.reservations),
+                    count(status.reservations_limit)
+                ),
+            ];
+            // Those that fit.
+            let room = usize::from(area.width).saturating_sub(simulated.len());
+            let fitting = Canvas::new(Paint::Plain, room).flow("", "  ", &fields);
+            let fields = fitting.lines().next().unwrap_or_default().to_owned();
             Line::from(vec![Span::styled(simulated, self.alarm()), Span::raw(fields)])
         });
         let rate_of = |value: Option<f64>| or_unknown(value, rate);
