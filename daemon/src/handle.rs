@@ -337,6 +337,12 @@ impl Handle {
         })
     }
 
+    /// Ids of the engines, as of now.
+    #[must_use]
+    pub fn engine_ids(&self) -> Vec<Arc<str>> {
+        self.with(|node, _| node.engine_ids().cloned().collect())
+    }
+
     /// Cursor of the newest event, as of now.
     #[must_use]
     pub fn last_event(&self) -> u64 {

@@ -395,6 +395,11 @@ impl Node {
         }
     }
 
+    /// Ids of the engines.
+    pub fn engine_ids(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.engines.iter().map(|engine| &engine.facts.engine)
+    }
+
     /// Index of the engine that holds `id`.
     pub(crate) fn holder(&self, id: ReservationId) -> Option<usize> {
         self.engines.iter().position(|engine| engine.ledger.live.contains_key(&id))

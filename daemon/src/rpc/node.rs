@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use gpuadmit_core::{explain::RECORDS, request::Reference, snapshot::Snapshot};
+use gpuadmit_core::{explain::RECORDS, guard::Held, request::Reference, snapshot::Snapshot};
 use gpuadmit_proto::v1::{
     ClearGuardsRequest, ClearGuardsResponse, EngineHeadroom, ExplainRequest, ExplainResponse,
     ListGuardsRequest, ListGuardsResponse, ReleaseGpuRequest, ReleaseGpuResponse, ReportRequest,
@@ -53,13 +53,13 @@ impl Node {
         Response::new(Until::new(self.parts.stopping.clone(), ReceiverStream::new(messages)))
     }
 
-    /// The engine asked for, where one is: one that the node knows, or that is known by its guards alone.
-    fn engine_of<'a>(&self, engine: Option<&'a String>) -> Result<Option<&'a str>, Status> {
+    /// The engine asked for, where one is: one that the node knows, or one of `guards`, which outlive it.
+    fn engine_of<'a>(&self, engine: Option<&'a String>, guards: &[Held]) -> Result<Option<&'a str>, Status> {
         let Some(engine) = convert::not_empty(engine) else { return Ok(None) };
         check::name("engine", engine, 0, "at most 128 bytes").map_err(invalid)?;
-        let (snapshot, guards) = (self.parts.handle.snapshot(), self.parts.handle.guards());
-        let engines = snapshot.engines.iter().map(|known| &*known.engine);
-        let known: BTreeSet<&str> = engines.chain(guards.iter().map(|held| &*held.engine)).collect();
+        let engines = self.parts.handle.engine_ids();
+        let guarded = guards.iter().map(|held| &*held.engine);
+        let known: BTreeSet<&str> = engines.iter().map(|id| &**id).chain(guarded).collect();
         if known.contains(engine) {
             return Ok(Some(engine));
         }
@@ -95,7 +95,7 @@ impl node_server::Node for Node {
         let request = request.into_inner();
         let every = check::optional("min_interval_ms", request.min_interval_ms, 10..=60_000, "10 to 60000");
         let every = every.map_err(invalid)?.unwrap_or(WATCH_INTERVAL_DEFAULT_MS);
-        self.engine_of(request.engine.as_ref())?;
+        self.engine_of(request.engine.as_ref(), &[])?;
         let (sender, receiver) = mpsc::channel(WATCH_QUEUE);
         let snapshots = self.parts.handle.watch();
         let wanted = request.engine.filter(|engine| !engine.is_empty());
@@ -165,9 +165,9 @@ impl node_server::Node for Node {
         &self,
         request: Request<ListGuardsRequest>,
     ) -> Result<Response<ListGuardsResponse>, Status> {
-        let engine = self.engine_of(request.get_ref().engine.as_ref())?;
-        let held = self.parts.handle.guards().into_iter();
-        let wanted = held.filter(|held| engine.is_none_or(|engine| *held.engine == *engine));
+        let held = self.parts.handle.guards();
+        let engine = self.engine_of(request.get_ref().engine.as_ref(), &held)?;
+        let wanted = held.into_iter().filter(|held| engine.is_none_or(|engine| *held.engine == *engine));
         Ok(Response::new(ListGuardsResponse { guards: wanted.map(|held| status::guard(&held)).collect() }))
     }
 
@@ -175,7 +175,8 @@ impl node_server::Node for Node {
         &self,
         request: Request<ClearGuardsRequest>,
     ) -> Result<Response<ClearGuardsResponse>, Status> {
-        let engine = self.engine_of(request.get_ref().engine.as_ref())?;
+        let guards = self.parts.handle.guards();
+        let engine = self.engine_of(request.get_ref().engine.as_ref(), &guards)?;
         let cleared = self.parts.handle.clear_guards(engine);
         Ok(Response::new(ClearGuardsResponse { cleared: u32::try_from(cleared).unwrap_or(u32::MAX) }))
     }
@@ -199,7 +200,9 @@ async fn watch_headroom(
     let mut told: Option<Vec<EngineHeadroom>> = None;
     loop {
         let engines = status::engine_headrooms(&snapshots.borrow_and_update(), wanted.as_deref());
-        if told.as_ref().is_none_or(|told| changed(told, &engines)) {
+        // The engine asked for is there, but may be newer than the snapshot.
+        let awaited = wanted.is_some() && told.is_none() && engines.is_empty();
+        if !awaited && told.as_ref().is_none_or(|told| changed(told, &engines)) {
             let message = WatchHeadroomResponse { engines: engines.clone() };
             if to.send(Ok(message)).await.is_err() {
                 return;
