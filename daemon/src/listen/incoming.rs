@@ -17,7 +17,7 @@ use tokio::{
 use tokio_stream::Stream;
 use tonic::transport::server::Connected;
 
-use super::{Bound, OwnFile};
+use super::{Bound, OwnFile, authority::Authorities};
 use crate::{
     config::Limits,
     rpc::{Allowed, Peer},
@@ -63,7 +63,9 @@ impl Incoming {
         }
         self.full = room.is_none();
         let peer = self.allowed.identify(&stream);
-        Some(Connection { stream, peer, idle: self.idle, timer: Box::pin(sleep(self.idle)), _room: room? })
+        let timer = Box::pin(sleep(self.idle));
+        let authorities = Authorities::default();
+        Some(Connection { stream, authorities, peer, idle: self.idle, timer, _room: room? })
     }
 }
 
@@ -94,6 +96,7 @@ impl Stream for Incoming {
 /// A connection. It reads as ended when no call has been open on it for the idle time.
 pub struct Connection {
     stream: UnixStream,
+    authorities: Authorities,
     peer: Peer,
     idle: Duration,
     timer: Pin<Box<Sleep>>,
@@ -127,10 +130,13 @@ impl AsyncRead for Connection {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match Pin::new(&mut self.stream).poll_read(cx, buffer) {
-            Poll::Pending => self.poll_idle(cx).map(Ok),
-            ready => ready,
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        if read.is_pending() {
+            return self.poll_idle(cx).map(Ok);
         }
+        self.authorities.replace(buffer.filled_mut().get_mut(before..).unwrap_or_default());
+        read
     }
 }
 

@@ -3,6 +3,7 @@
 //! Two daemons never serve one path: each holds a lock on `PATH.lock` as long as it lives. The lock file stays, since
 //! removing it would let a third daemon lock another file of the same name; the socket itself is removed at exit.
 
+mod authority;
 mod incoming;
 mod passed;
 
