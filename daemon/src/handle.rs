@@ -250,8 +250,8 @@ impl Handle {
         });
     }
 
-    /// Gives back what `decision` granted to one who has gone.
-    fn give_up(&self, decision: &Decision) {
+    /// Gives back what `decision` granted to a caller that has gone.
+    pub(crate) fn give_up(&self, decision: &Decision) {
         if let Verdict::Admit(admit) = &decision.verdict {
             let outcome = Outcome::NotSent;
             let _ = self.complete(

@@ -12,6 +12,7 @@ use super::{
     Parts,
     asking::{Asked, Asking, Caller, stops},
     convert,
+    deadline::{Deadline, drop_if_cancelled},
     peer::peer_of,
     session::{Calls, Session},
     until::Until,
@@ -40,8 +41,9 @@ impl admission_server::Admission for Admission {
     type SessionStream = Until<Session<Streaming<SessionRequest>>>;
 
     async fn admit(&self, request: Request<AdmitRequest>) -> Result<Response<AdmitResponse>, Status> {
-        let uid = peer_of(&request)?.uid;
-        let caller = Caller { uid, session: None };
+        let deadline = Deadline::of(request.metadata());
+        let caller = Caller { uid: peer_of(&request)?.uid, session: None, deadline };
+        drop_if_cancelled().await;
         let decision = match self.asking.ask(caller, request.into_inner(), true)? {
             Asked::Now(decision) => decision,
             Asked::Later(later) => {

@@ -9,9 +9,14 @@ use gpuadmit_core::{
 use gpuadmit_proto::v1::AdmitRequest;
 use tonic::Status;
 
-use super::{convert, prompt, told::Told};
+use super::{
+    convert,
+    deadline::{Deadline, drop_if_cancelled},
+    prompt,
+    told::Told,
+};
 use crate::{
-    handle::{self, Handle},
+    handle::{self, Handle, Waiting},
     tokens::{Text, Tokens},
 };
 
@@ -39,6 +44,7 @@ pub(super) struct Asking {
 pub(super) struct Caller {
     pub(super) uid: u32,
     pub(super) session: Option<SessionId>,
+    pub(super) deadline: Deadline,
 }
 
 impl Asking {
@@ -76,15 +82,15 @@ impl Asking {
             message.wait_ms = 0;
         }
         let request = request(&message, prompt, caller)?;
-        let (Prompt::Text(size), Some(text)) = (prompt, text) else { return self.decide(&request) };
+        let (Prompt::Text(size), Some(text)) = (prompt, text) else { return self.decide(caller, &request) };
         self.tokens.note_text();
         match self.handle.settle_count(&request) {
-            Ok(prompt) => self.decide(&Request { prompt, ..request }),
+            Ok(prompt) => self.decide(caller, &Request { prompt, ..request }),
             Err(bounds) if may_come_later => {
                 let asking = self.clone();
                 Ok(Asked::Later(Box::pin(asking.count_and_decide(caller, message, size, bounds, text))))
             }
-            Err(bounds) => self.decide(&Request { prompt: at_most(size, bounds), ..request }),
+            Err(bounds) => self.decide(caller, &Request { prompt: at_most(size, bounds), ..request }),
         }
     }
 
@@ -105,19 +111,43 @@ impl Asking {
             Some(counted) => Prompt::Counted { text, tokens: counted.tokens, count: PromptCount::Estimated },
             None => at_most(text, bounds),
         };
-        match self.decide(&request(&message, prompt, caller)?)? {
+        caller.deadline.check()?;
+        match self.decide(caller, &request(&message, prompt, caller)?)? {
             Asked::Now(decision) => Ok(decision),
             Asked::Later(later) => later.await,
         }
     }
 
-    fn decide(&self, request: &Request<'_>) -> Result<Asked, Status> {
+    fn decide(&self, caller: Caller, request: &Request<'_>) -> Result<Asked, Status> {
         Ok(match self.handle.ask(request).map_err(convert::invalid)? {
             handle::Asked::Now(decision) => Asked::Now(decision),
             handle::Asked::Later(waiting) => {
-                Asked::Later(Box::pin(async { waiting.await.ok_or_else(stops) }))
+                Asked::Later(Box::pin(in_time(self.handle.clone(), caller.deadline, waiting)))
             }
         })
+    }
+}
+
+/// What `waiting` brings, unless its caller has stopped waiting.
+async fn in_time(handle: Handle, deadline: Deadline, waiting: Waiting) -> Result<Decision, Status> {
+    let decision = waiting.await.ok_or_else(stops)?;
+    let mut unclaimed = Unclaimed { handle, decision: Some(decision) };
+    drop_if_cancelled().await;
+    deadline.check()?;
+    unclaimed.decision.take().ok_or_else(stops)
+}
+
+/// A decision that is given back when this is dropped.
+struct Unclaimed {
+    handle: Handle,
+    decision: Option<Decision>,
+}
+
+impl Drop for Unclaimed {
+    fn drop(&mut self) {
+        if let Some(decision) = &self.decision {
+            self.handle.give_up(decision);
+        }
     }
 }
 

@@ -5,6 +5,7 @@ mod admission;
 mod asking;
 mod check;
 mod convert;
+mod deadline;
 mod events;
 mod gate;
 mod meter;

@@ -19,6 +19,7 @@ use super::{
     admission,
     asking::{Asked, Asking, Caller, Later},
     check, convert,
+    deadline::Deadline,
 };
 
 /// Most ids in one adoption, as `admission.proto` says.
@@ -53,7 +54,7 @@ impl Calls {
 
     /// Decides on a request, or lets it wait. Where too many wait already it is decided at once.
     fn admit(&mut self, id: u64, request: AdmitRequest) -> Result<Option<Answer>, Status> {
-        let caller = Caller { uid: self.uid, session: Some(self.session) };
+        let caller = Caller { uid: self.uid, session: Some(self.session), deadline: Deadline::NONE };
         match self.asking.ask(caller, request, self.waiting.len() < self.most_waiting)? {
             Asked::Now(decision) => Ok(Some(Answer::Admit(convert::decision(decision)))),
             Asked::Later(later) => {
