@@ -12,7 +12,7 @@ use crate::{
     guard::{self, Guard, SizeClass},
     lengths::Survival,
     liveness::Gate,
-    need::{Misfit, Need},
+    need::{Misfit, Need, count_prompt},
     pool::{self, Held, Pool},
     prefill::within_a_day,
     request::{Class, Headroom, PromptCount, Reason, Request},
@@ -384,6 +384,22 @@ pub(crate) fn headrooms<const N: usize>(
     })
 }
 
+/// Says that `request` does not fit `window`, in words by which clients know it: `openai` goes by the status 400, `LiteLLM` by
+/// "this model's maximum context length is" (`exception_mapping_utils.py`); vLLM 0.32 answers with both
+/// (`renderers/params.py`).
+fn too_long(request: &Request<'_>, window: Tokens) -> String {
+    let (prompt, count) = count_prompt(request.prompt, Some(window));
+    let about = if count == PromptCount::Estimated { "about " } else { "" };
+    let output = match request.max_tokens {
+        Some(asked) if prompt < window => format!("and max_tokens is {}", asked.0),
+        _ => "which leaves no room for output".to_owned(),
+    };
+    format!(
+        "This model's maximum context length is {} tokens; the prompt has {about}{} tokens, {output}",
+        window.0, prompt.0
+    )
+}
+
 /// One sentence for a denial. Never contains prompt text.
 pub(crate) fn sentence(
     reason: Reason,
@@ -398,7 +414,7 @@ pub(crate) fn sentence(
         Reason::UnknownEngine => format!("no engine here has the id {:?}", request.engine.unwrap_or("")),
         Reason::ContextTooLong => {
             let window = engine.and_then(|engine| engine.window(request.model)).unwrap_or_default();
-            format!("prompt and output do not fit the context window of {window} of engine {name}")
+            format!("{} (engine {name})", too_long(request, window))
         }
         Reason::NeverFits => {
             let total = engine.and_then(|engine| engine.pools.first()?.total).unwrap_or_default();

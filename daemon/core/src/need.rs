@@ -95,7 +95,7 @@ impl Need {
 
 /// Prompt tokens and how they were found. A bound beyond the window says no more than the window itself, for the
 /// engine refuses longer prompts.
-fn count_prompt(prompt: Prompt, window: Option<Tokens>) -> (Tokens, PromptCount) {
+pub(crate) fn count_prompt(prompt: Prompt, window: Option<Tokens>) -> (Tokens, PromptCount) {
     let bound = match prompt {
         Prompt::Tokens(tokens) => return (tokens, PromptCount::Exact),
         Prompt::Counted { tokens, count: PromptCount::Bounded, .. } => tokens,

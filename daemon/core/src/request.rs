@@ -296,7 +296,7 @@ reasons! {
     /// No engine has that id.
     UnknownEngine = 2, "UNKNOWN_ENGINE", 404;
     /// Does not fit the context window.
-    ContextTooLong = 3, "CONTEXT_TOO_LONG", 413;
+    ContextTooLong = 3, "CONTEXT_TOO_LONG", 400;
     /// Needs more than the whole pool.
     NeverFits = 4, "NEVER_FITS", 413;
     /// Above the operator's limit.
