@@ -1,12 +1,12 @@
 //! The bounds of the server: what is over them is refused, and what is under them goes on.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers included")]
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use gpuadmit_proto::v1::{AdmitRequest, StatusRequest, admit_request::Prompt};
 use gpuadmit_tests::{
     served::{Served, admit, quiet, ready_engine},
-    talk::{Talk, admitted_one},
+    talk::{Talk, admitted, admitted_one},
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -33,20 +33,32 @@ async fn a_message_that_is_too_large_is_refused_and_the_next_is_served() {
     let prompt = Prompt::Text("x".repeat(4096));
     let request = AdmitRequest { prompt: Some(prompt), ..admit(1, 1) };
     let error = served.connection.admission().admit(request).await.unwrap_err();
-    assert_eq!(error.code(), Code::OutOfRange, "{error}");
-    assert!(error.message().contains("2048"), "{error}");
+    assert_eq!(error.code(), Code::ResourceExhausted, "{error}");
+    assert!(error.message().contains("at most 2048 (limits.message_bytes)"), "{error}");
     admitted_one(&served).await;
+}
+
+#[tokio::test]
+async fn a_body_with_pictures_is_read_as_installed() {
+    let served = served();
+    let picture = "A".repeat(20 << 20);
+    let body = format!(
+        r#"{{"model":"m","max_tokens":5,"messages":[{{"role":"user","content":[{{"type":"text","text":"What is this?"}},
+        {{"type":"image_url","image_url":{{"url":"data:image/png;base64,{picture}"}}}}]}}]}}"#
+    );
+    let request = AdmitRequest { prompt: Some(Prompt::OpenaiBody(body.into())), ..AdmitRequest::default() };
+    let _ = admitted(served.connection.admission().admit(request).await.unwrap().into_inner());
 }
 
 #[tokio::test]
 async fn requests_that_take_too_much_memory_together_are_refused_until_others_have_ended() {
     let mut config = quiet();
-    (config.limits.message_bytes, config.limits.buffered_bytes) = (1 << 20, 1 << 20);
+    (config.limits.message_bytes, config.limits.buffered_bytes) = (65_536, 65_536);
     let served = Served::start(config);
     ready_engine(&served.handle);
-    // Half of a message that declares a length of 900,000 bytes: it is held until the call ends.
-    let mut half = Half::open(&served, 900_000).await;
-    let prompt = Prompt::Text("x".repeat(200_000));
+    // 50,000 bytes of a message of 60,000: they are held until the call ends.
+    let mut half = Half::open(&served, 50_000).await;
+    let prompt = Prompt::Text("x".repeat(20_000));
     let request = AdmitRequest { prompt: Some(prompt), ..admit(1, 1) };
     let mut admission = served.connection.admission();
     let refused = async {
@@ -54,7 +66,7 @@ async fn requests_that_take_too_much_memory_together_are_refused_until_others_ha
             match admission.admit(request.clone()).await {
                 Err(status) => return status,
                 // Where this one came first, the half was refused, or will have been taken in by the next time.
-                Ok(_) => half = Half::open(&served, 900_000).await,
+                Ok(_) => half = Half::open(&served, 50_000).await,
             }
             sleep(Duration::from_millis(10)).await;
         }
@@ -70,33 +82,56 @@ async fn requests_that_take_too_much_memory_together_are_refused_until_others_ha
     timeout(SOON, taken).await.unwrap();
 }
 
+#[tokio::test]
+async fn lengths_that_are_only_declared_hold_up_nobody_else() {
+    let mut config = quiet();
+    (config.limits.message_bytes, config.limits.buffered_bytes) = (65_536, 65_536);
+    let served = Served::start(config);
+    ready_engine(&served.handle);
+    let mut liars = Vec::new();
+    for _ in 0..4 {
+        liars.push(Half::open(&served, 0).await);
+    }
+    // Their headers are read before the call is: each connection is served in its turn.
+    sleep(Duration::from_millis(100)).await;
+    let request = AdmitRequest { prompt: Some(Prompt::Text("x".repeat(60_000))), ..admit(1, 1) };
+    served.connection.admission().admit(request).await.unwrap();
+}
+
+/// What begins a connection of HTTP/2 (RFC 9113): the preface, and SETTINGS.
+fn preface() -> Vec<u8> {
+    [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".as_slice(), &frame(4, 0, 0, &[])].concat()
+}
+
+/// A string of HPACK (RFC 7541), as it is.
+fn string(text: &[u8]) -> Vec<u8> {
+    [&[u8::try_from(text.len()).unwrap()], text].concat()
+}
+
+/// The fields of a call: :method POST and :scheme http by index, an encoded `authority`, the rest without indexing.
+fn call(path: &str, authority: &[u8]) -> Vec<u8> {
+    let mut fields = [&[0x83, 0x86], authority].concat();
+    for (name, value) in [(":path", path), ("content-type", "application/grpc"), ("te", "trailers")] {
+        fields.extend([vec![0], string(name.as_bytes()), string(value.as_bytes())].concat());
+    }
+    fields
+}
+
 /// A call whose message never comes in full.
 struct Half(UnixStream);
 
 impl Half {
-    /// Speaks HTTP/2 by hand (RFC 9113): preface, SETTINGS, HEADERS of a call, DATA with the head of a message.
-    async fn open(served: &Served, declared: u32) -> Self {
+    /// Sends HEADERS of a call, and DATA with the first `sent` bytes of a message of 60,000.
+    async fn open(served: &Served, sent: usize) -> Self {
         let mut stream = UnixStream::connect(served.socket()).await.unwrap();
-        let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-        bytes.extend(frame(4, 0, 0, &[]));
-        // HPACK: indexed :method POST and :scheme http; literals without indexing for the rest (RFC 7541).
-        let mut headers = vec![0x83, 0x86];
-        for (name, value) in [
-            (":path", "/gpuadmit.v1.Admission/Admit"),
-            (":authority", "localhost"),
-            ("content-type", "application/grpc"),
-            ("te", "trailers"),
-        ] {
-            headers.push(0);
-            for text in [name, value] {
-                headers.push(u8::try_from(text.len()).unwrap());
-                headers.extend(text.as_bytes());
-            }
+        let authority = [vec![1], string(b"localhost")].concat();
+        let fields = call("/gpuadmit.v1.Admission/Admit", &authority);
+        let mut bytes = [preface(), frame(1, 4, 1, &fields)].concat();
+        let message = [[0, 0, 0, 0xea, 0x60].as_slice(), &vec![b'x'; sent]].concat();
+        // The largest frame that may be sent.
+        for data in message.chunks(16_384) {
+            bytes.extend(frame(0, 0, 1, data));
         }
-        bytes.extend(frame(1, 4, 1, &headers));
-        let mut data = vec![0];
-        data.extend(declared.to_be_bytes());
-        bytes.extend(frame(0, 0, 1, &data));
         stream.write_all(&bytes).await.unwrap();
         Self(stream)
     }
@@ -188,4 +223,50 @@ async fn streams_over_the_limit_wait_for_a_place() {
     assert!(timeout(Duration::from_millis(200), &mut second).await.is_err());
     drop(talk);
     timeout(SOON, second).await.unwrap().unwrap();
+}
+
+/// The streams that were answered, of 1 and 3, before one was reset.
+async fn answered(stream: &mut UnixStream) -> BTreeSet<u32> {
+    let mut answered = BTreeSet::new();
+    while answered.len() < 2 {
+        let mut header = [0; 9];
+        stream.read_exact(&mut header).await.unwrap();
+        let [a, b, c, kind, _, id @ ..] = header;
+        let length = usize::try_from(u32::from_be_bytes([0, a, b, c])).unwrap();
+        stream.read_exact(&mut vec![0; length]).await.unwrap();
+        match kind {
+            1 => answered.insert(u32::from_be_bytes(id)),
+            3 => break,
+            _ => continue,
+        };
+    }
+    answered
+}
+
+#[tokio::test]
+async fn any_authority_is_accepted_however_it_is_encoded_and_in_whatever_pieces_it_comes() {
+    let served = served();
+    let values =
+        ["localhost", "run%2Fgpuadmit%2Fgpuadmit.sock", "/run/gpuadmit/gpuadmit.sock", "a b", "[:", "é"];
+    let named = |value: &[u8]| [vec![0x40], string(b":authority"), string(value)].concat();
+    let indexed = |value: &[u8]| [vec![0x41], string(value)].concat();
+    let mut fields: Vec<_> =
+        values.iter().flat_map(|value| [named(value.as_bytes()), indexed(value.as_bytes())]).collect();
+    // "/a/b" in the Huffman code: 011000 00011 011000 100011, filled up with ones.
+    fields.push([0x41, 0x83, 0x60, 0x6c, 0x47].to_vec());
+    for authority in fields {
+        let first = frame(1, 5, 1, &call("/nobody/Ask", &authority));
+        // The same again, by its place among the fields sent before.
+        let second = frame(1, 5, 3, &call("/nobody/Ask", &[0xbe]));
+        let bytes = [preface(), first, second].concat();
+        for piece in [1, bytes.len()] {
+            let mut stream = UnixStream::connect(served.socket()).await.unwrap();
+            for bytes in bytes.chunks(piece) {
+                stream.write_all(bytes).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+            let answered = timeout(SOON, answered(&mut stream)).await.unwrap();
+            assert_eq!(answered, [1, 3].into(), "{authority:x?} in pieces of {piece}");
+        }
+    }
 }

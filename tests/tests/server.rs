@@ -114,6 +114,31 @@ async fn a_denial_is_an_answer_with_an_http_status() {
     assert!(!denied.message.is_empty());
 }
 
+/// By these, OpenAI's clients and LiteLLM know a context window that was exceeded (vLLM 0.32 answers with both).
+#[tokio::test]
+async fn what_exceeds_the_window_is_a_400_that_names_it_and_what_exceeds_the_pool_a_413() {
+    let served = served();
+    let mut admission = served.connection.admission();
+    for (prompt, max_tokens, status, says) in [
+        (5_000, 50, 400, "This model's maximum context length is 4096 tokens; the prompt has 5000 tokens"),
+        (
+            4_096,
+            1,
+            400,
+            "This model's maximum context length is 4096 tokens; the prompt has 4096 tokens, which leaves",
+        ),
+        (3_000, 50, 413, "needs 191 blocks"),
+    ] {
+        let response = admission.admit(admit(prompt, max_tokens)).await.unwrap().into_inner();
+        let Some(admit_response::Result::Denied(denied)) = response.result else {
+            panic!("admitted {prompt}")
+        };
+        assert_eq!(denied.http_status, status, "{denied:?}");
+        assert!(denied.message.starts_with(says), "{denied:?}");
+        assert_eq!(denied.retry_after_ms, None, "waiting does not help");
+    }
+}
+
 #[tokio::test]
 async fn one_request_id_is_one_reservation() {
     let served = served();

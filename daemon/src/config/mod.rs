@@ -135,7 +135,7 @@ pub struct Limits {
     pub streams_per_connection: u32,
     /// Largest message, bytes.
     pub message_bytes: u32,
-    /// Most that requests take while they come in, all connections together, bytes.
+    /// Most that requests take while they come in, all connections together, bytes; one connection takes at most half.
     pub buffered_bytes: u64,
     /// Largest header list of a call, bytes.
     pub header_bytes: u32,
@@ -156,8 +156,8 @@ impl Default for Limits {
         Self {
             connections: 128,
             streams_per_connection: 128,
-            message_bytes: 4 << 20,
-            buffered_bytes: 64 << 20,
+            message_bytes: 32 << 20,
+            buffered_bytes: 128 << 20,
             header_bytes: 16 << 10,
             idle_ms: 600_000,
             keepalive_ms: 30_000,

@@ -44,7 +44,11 @@ impl admission_server::Admission for Admission {
         let deadline = Deadline::of(request.metadata());
         let caller = Caller { uid: peer_of(&request)?.uid, session: None, deadline };
         drop_if_cancelled().await;
-        let decision = match self.asking.ask(caller, request.into_inner(), true)? {
+        // What the message takes in memory is held until its text was read.
+        let (_, held, message) = request.into_parts();
+        let asked = self.asking.ask(caller, message, true);
+        drop(held);
+        let decision = match asked? {
             Asked::Now(decision) => decision,
             Asked::Later(later) => {
                 let mut stopping = self.stopping.clone();

@@ -29,11 +29,10 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// In front of `services`; all requests together take at most `buffered_bytes` while they come in.
+    /// In front of `services`; requests take no more memory than `limits` say while they come in.
     #[must_use]
     pub fn new(services: Arc<Services>, limits: &Limits) -> Self {
-        let budget = Arc::new(Budget::new(limits.buffered_bytes, limits.message_bytes.into()));
-        Self { services, budget }
+        Self { services, budget: Arc::new(Budget::new(limits)) }
     }
 }
 
@@ -49,13 +48,15 @@ impl Service<Request<TonicBody>> for Gate {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<TonicBody>) -> Answer {
-        let open = match request.extensions().get::<Peer>() {
-            Some(peer) if peer.allowed => Open::new(&peer.activity),
+    fn call(&mut self, mut request: Request<TonicBody>) -> Answer {
+        let (open, taken) = match request.extensions().get::<Peer>() {
+            Some(peer) if peer.allowed => (Open::new(&peer.activity), Arc::clone(&peer.taken)),
             Some(peer) => return refuse(Open::new(&peer.activity), peer.uid),
             None => return refuse(Open(Arc::default()), u32::MAX),
         };
-        let metered = request.map(|body| TonicBody::new(Metered::new(body, &self.budget)));
+        let held = self.budget.held(&taken);
+        request.extensions_mut().insert(Arc::clone(&held));
+        let metered = request.map(|body| TonicBody::new(Metered::new(body, held)));
         let answer = self.services.call(metered);
         Box::pin(async move { Ok(answer.await?.map(|body| Counted { body, _open: open })) })
     }
@@ -141,7 +142,7 @@ mod tests {
     }
 
     fn peer(allowed: bool) -> Option<Peer> {
-        Some(Peer { uid: 4002, allowed, activity: Arc::default() })
+        Some(Peer { uid: 4002, allowed, activity: Arc::default(), taken: Arc::default() })
     }
 
     #[tokio::test]

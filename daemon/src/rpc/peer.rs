@@ -6,7 +6,7 @@ use nix::unistd::Uid;
 use tokio::{net::UnixStream, time::Instant};
 use tonic::Status;
 
-use super::{activity::Activity, peer_groups::peer_groups};
+use super::{activity::Activity, meter::Taken, peer_groups::peer_groups};
 use crate::config::Socket;
 
 /// Who may call: root, the daemon's own uid, members of the socket's group, and those the configuration names.
@@ -25,6 +25,8 @@ pub struct Peer {
     pub allowed: bool,
     /// What its connection does.
     pub(super) activity: Arc<Activity>,
+    /// Memory that its calls take while they come in.
+    pub(super) taken: Arc<Taken>,
 }
 
 impl Peer {
@@ -54,14 +56,14 @@ impl Allowed {
     /// Who is at the other end of `stream`. A process whose credentials cannot be read may not call.
     #[must_use]
     pub fn identify(&self, stream: &UnixStream) -> Peer {
-        let activity = Arc::default();
+        let (activity, taken) = (Arc::default(), Arc::default());
         let Ok(credentials) = stream.peer_cred() else {
-            return Peer { uid: u32::MAX, allowed: false, activity };
+            return Peer { uid: u32::MAX, allowed: false, activity, taken };
         };
         let uid = credentials.uid();
         let allowed = self.allows(uid, &[credentials.gid()])
             || peer_groups(stream.as_fd()).is_ok_and(|groups| self.allows(uid, &groups));
-        Peer { uid, allowed, activity }
+        Peer { uid, allowed, activity, taken }
     }
 }
 
