@@ -7,6 +7,7 @@ LIBDIR ?= $(PREFIX)/lib/gpuadmit
 SYSUSERSDIR ?= $(PREFIX)/lib/sysusers.d
 CATALOGDIR ?= $(PREFIX)/lib/systemd/catalog
 DATADIR ?= $(PREFIX)/share/gpuadmit
+INCLUDEDIR ?= $(PREFIX)/include
 DOCDIR ?= $(PREFIX)/share/doc/gpuadmit
 MANDIR ?= $(PREFIX)/share/man
 BASHDIR ?= $(PREFIX)/share/bash-completion/completions
@@ -158,6 +159,8 @@ install:
 	test -e $(DESTDIR)$(CONFDIR)/gpuadmit.toml || \
 	  install -D -m644 -t $(DESTDIR)$(CONFDIR) systemd/gpuadmit.toml
 	install -D -m644 -t $(DESTDIR)$(DATADIR)/prometheus systemd/prometheus/*
+	install -D -m644 -t $(DESTDIR)$(DATADIR)/proto/gpuadmit/v1 proto/gpuadmit/v1/*.proto
+	install -D -m644 -t $(DESTDIR)$(INCLUDEDIR) client/include/gpuadmit_page.h
 	install -D -m644 -t $(DESTDIR)$(DOCDIR) README.md CHANGELOG.md LICENSE
 	install -D -m644 -t $(DESTDIR)$(DOCDIR)/examples systemd/examples/*
 	for page in $(PAGES); do install -D -m644 -t $(DESTDIR)$(MANDIR)/man$${page##*.} systemd/man/$$page || exit 1; done
@@ -179,6 +182,7 @@ uninstall:
 	  $(DESTDIR)$(CATALOGDIR)/gpuadmit.catalog
 	for page in $(PAGES); do rm -f $(DESTDIR)$(MANDIR)/man$${page##*.}/$$page; done
 	rm -rf $(DESTDIR)$(DOCDIR) $(DESTDIR)$(DATADIR)
+	rm -f $(DESTDIR)$(INCLUDEDIR)/gpuadmit_page.h
 	rm -f $(DESTDIR)$(BASHDIR)/gpuadmit $(DESTDIR)$(ZSHDIR)/_gpuadmit $(DESTDIR)$(FISHDIR)/gpuadmit.fish
 	@test -n "$(DESTDIR)" || ! test -d /run/systemd/system || { \
 	  journalctl --update-catalog; systemctl daemon-reload; }
