@@ -44,6 +44,7 @@ impl admission_server::Admission for Admission {
         let deadline = Deadline::of(request.metadata());
         let caller = Caller { uid: peer_of(&request)?.uid, session: None, deadline };
         drop_if_cancelled().await;
+        deadline.check()?;
         // What the message takes in memory is held until its text was read.
         let (_, held, message) = request.into_parts();
         let asked = self.asking.ask(caller, message, true);
