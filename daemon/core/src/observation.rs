@@ -111,6 +111,10 @@ pub struct ModelSource {
     pub revision: Option<Arc<str>>,
     /// File with the chat template, where it was told one.
     pub chat_template: Option<Arc<str>>,
+    /// Variables of every chat template, as JSON; what is no JSON object is not known.
+    pub template_kwargs: Option<Arc<str>>,
+    /// Form in which a chat template gets a message's content: `string` or `openai`, where it was told.
+    pub content_format: Option<Arc<str>>,
     /// Where its files are when they are not ours: its root folder as we see it, of an engine in a container.
     pub root: Option<Arc<str>>,
 }

@@ -52,6 +52,8 @@ impl Tokenizer {
             caches: Vec::new(),
             revision: None,
             chat_template: None,
+            template_kwargs: None,
+            content_format: None,
             root: None,
         }
     }

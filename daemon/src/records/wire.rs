@@ -89,14 +89,14 @@ impl Wire for Arc<str> {
 
 /// Nanoseconds.
 impl Wire for Arc<ModelSource> {
-    type Plain = PlainSource;
+    type Plain = Box<PlainSource>;
 
-    fn to_plain(&self) -> PlainSource {
-        self.as_ref().to_plain()
+    fn to_plain(&self) -> Box<PlainSource> {
+        Box::new(self.as_ref().to_plain())
     }
 
-    fn from_plain(plain: PlainSource) -> Self {
-        Self::new(ModelSource::from_plain(plain))
+    fn from_plain(plain: Box<PlainSource>) -> Self {
+        Self::new(ModelSource::from_plain(*plain))
     }
 }
 
@@ -221,7 +221,8 @@ structs! {
     }
     PlainSource for ModelSource {
         name: Arc<str>, folder: Option<Arc<str>>, caches: Vec<Arc<str>>, revision: Option<Arc<str>>,
-        chat_template: Option<Arc<str>>, root: Option<Arc<str>>,
+        chat_template: Option<Arc<str>>, template_kwargs: Option<Arc<str>>, content_format: Option<Arc<str>>,
+        root: Option<Arc<str>>,
     }
     PlainModel for ServedModel { name: Arc<str>, max_model_len: Option<Tokens> }
     PlainProcess for EngineProcess { pid: u32, start_ticks: u64, role: ProcessRole }

@@ -24,10 +24,21 @@ const SPECIAL: [&str; 7] =
 pub(super) struct Files {
     /// Text of tokenizer.json.
     pub(super) tokenizer: Vec<u8>,
-    /// Chat template, where there is one.
-    pub(super) template: Option<String>,
+    /// How chats are rendered, where that is known.
+    pub(super) chat: Option<Chat>,
+}
+
+/// What a chat is rendered with.
+#[derive(Default)]
+pub(super) struct Chat {
+    /// Chat template.
+    pub(super) template: String,
     /// Special tokens by name.
     pub(super) special: Map<String, Json>,
+    /// Variables that the engine gives to every rendering.
+    pub(super) defaults: Map<String, Json>,
+    /// Whether the template gets a message's content in parts, where the engine was told.
+    pub(super) wants_parts: Option<bool>,
 }
 
 /// Why a model's tokenizer is not there.
@@ -52,8 +63,7 @@ pub(super) fn read(source: &ModelSource) -> Result<Files, Missing> {
     for root in source.root.as_deref().map(Path::new).into_iter().chain([Path::new("/")]) {
         let folder = folders(source, root).into_iter().find(|folder| folder.join("tokenizer.json").is_file());
         if let Some(folder) = folder {
-            let template = source.chat_template.as_deref().map(|path| below(root, path));
-            return read_folder(&folder, template.as_deref());
+            return read_folder(&folder, root, source);
         }
     }
     Err(Missing::Nowhere)
@@ -64,18 +74,26 @@ fn below(root: &Path, path: impl AsRef<Path>) -> PathBuf {
     root.join(path.as_ref().strip_prefix("/").unwrap_or(path.as_ref()))
 }
 
-/// Reads a folder, with the template told on the command line where one is.
-fn read_folder(folder: &Path, template: Option<&Path>) -> Result<Files, Missing> {
+/// Reads a folder, with what the engine was told on its command line.
+fn read_folder(folder: &Path, root: &Path, source: &ModelSource) -> Result<Files, Missing> {
     let tokenizer = bytes(&folder.join("tokenizer.json"), MAX_TOKENIZER_BYTES)?;
     let config = bytes(&folder.join("tokenizer_config.json"), MAX_OTHER_BYTES).unwrap_or_default();
     let config: Map<String, Json> = serde_json::from_slice(&config).unwrap_or_default();
     let text =
         |path: &Path| bytes(path, MAX_OTHER_BYTES).ok().and_then(|bytes| String::from_utf8(bytes).ok());
-    let template = match template {
-        Some(told) => text(told),
+    let template = match source.chat_template.as_deref() {
+        Some(told) => text(&below(root, told)),
         None => text(&folder.join("chat_template.jinja")).or_else(|| in_config(config.get("chat_template")?)),
     };
-    Ok(Files { tokenizer, template, special: special(&config) })
+    let defaults = source.template_kwargs.as_deref().map_or(Some(Map::new()), |told| {
+        serde_json::from_str::<Option<Map<String, Json>>>(told).ok().map(Option::unwrap_or_default)
+    });
+    let wants_parts = source.content_format.as_deref().map(|format| format == "openai");
+    let chat = template.zip(defaults).map(|(template, defaults)| {
+        let special = special(&config);
+        Chat { template, special, defaults, wants_parts }
+    });
+    Ok(Files { tokenizer, chat })
 }
 
 /// A template is a text, or the one named `default` among several.
@@ -144,7 +162,16 @@ mod tests {
 
     fn source(name: &str) -> ModelSource {
         let name = name.into();
-        ModelSource { name, folder: None, caches: vec![], revision: None, chat_template: None, root: None }
+        ModelSource {
+            name,
+            folder: None,
+            caches: vec![],
+            revision: None,
+            chat_template: None,
+            template_kwargs: None,
+            content_format: None,
+            root: None,
+        }
     }
 
     #[test]
@@ -162,8 +189,9 @@ mod tests {
         let cache: Arc<str> = cache.path().to_str().unwrap().into();
         let main = ModelSource { caches: vec!["/nowhere".into(), cache], ..source("org/name") };
         let files = read(&main).ok().unwrap();
-        assert_eq!((files.tokenizer.as_slice(), files.template.as_deref()), (b"A".as_slice(), Some("d")));
-        assert_eq!(files.special.get("bos_token"), Some(&Json::from("<s>")));
+        assert_eq!(files.tokenizer.as_slice(), b"A");
+        let chat = files.chat.unwrap();
+        assert_eq!((&*chat.template, chat.special.get("bos_token")), ("d", Some(&Json::from("<s>"))));
         let pinned = ModelSource { revision: Some("def".into()), ..main.clone() };
         assert_eq!(read(&pinned).ok().unwrap().tokenizer, b"D");
         for odd in ["../name", "/etc", "a/b/c", "org/..", ""] {
@@ -189,15 +217,34 @@ mod tests {
             ("model", Some(here)),
         ] {
             let files = read(&ModelSource { folder, ..source(name) }).ok().unwrap();
-            assert_eq!(files.template.as_deref(), Some("J"));
+            assert_eq!(template(files).as_deref(), Some("J"));
         }
         assert_eq!(read(&source("model")).err(), Some(Missing::Nowhere));
         // An engine in a container has the folder elsewhere.
         let root: Arc<str> = folder.path().to_str().unwrap().into();
         let contained = ModelSource { root: Some(root), ..source("/model") };
-        assert_eq!(read(&contained).ok().unwrap().template.as_deref(), Some("J"));
+        assert_eq!(template(read(&contained).ok().unwrap()).as_deref(), Some("J"));
         // A template that was told but is not there is not replaced by another.
         let told = ModelSource { chat_template: Some("/nowhere".into()), ..source(model.to_str().unwrap()) };
-        assert_eq!(read(&told).ok().unwrap().template, None);
+        assert_eq!(template(read(&told).ok().unwrap()), None);
+    }
+
+    fn template(files: Files) -> Option<String> {
+        Some(files.chat?.template)
+    }
+
+    #[test]
+    fn without_knowing_the_engines_own_variables_no_chat_is_rendered() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("tokenizer.json"), "T").unwrap();
+        fs::write(folder.path().join("chat_template.jinja"), "J").unwrap();
+        let defaults = |told: &str| {
+            let source = source(folder.path().to_str().unwrap());
+            let files = read(&ModelSource { template_kwargs: Some(told.into()), ..source }).ok().unwrap();
+            Some(files.chat?.defaults)
+        };
+        assert_eq!(defaults("{\"a\":1}"), Some(Map::from_iter([("a".into(), Json::from(1))])));
+        assert_eq!(defaults("null"), Some(Map::new()));
+        assert_eq!((defaults(""), defaults("[1]")), (None, None));
     }
 }

@@ -7,6 +7,7 @@
 
 pub mod body;
 mod files;
+pub mod jinja;
 pub mod measure;
 pub mod message;
 mod store;
@@ -182,12 +183,22 @@ impl Shared {
         if !self.exact {
             return None;
         }
-        let configured = self.configured.iter().find(|(name, _)| name == model);
-        configured.map(|(_, source)| Arc::clone(source)).or_else(|| {
-            let serves = |names: &[Arc<str>]| names.iter().any(|name| **name == *model);
-            let engine = snapshot.engines.iter().find(|engine| serves(&engine.models));
-            engine.or_else(|| snapshot.engines.first())?.model_source.clone()
-        })
+        let serves = |names: &[Arc<str>]| names.iter().any(|name| **name == *model);
+        let engine = snapshot.engines.iter().find(|engine| serves(&engine.models));
+        let engine =
+            engine.or_else(|| snapshot.engines.first()).and_then(|engine| engine.model_source.clone());
+        let Some((_, configured)) = self.configured.iter().find(|(name, _)| name == model) else {
+            return engine;
+        };
+        // How chats are rendered is the engine's own choice, wherever its tokenizer is read from.
+        Some(engine.map_or_else(
+            || Arc::clone(configured),
+            |engine| {
+                let ModelSource { chat_template, template_kwargs, content_format, .. } = (*engine).clone();
+                let configured = (**configured).clone();
+                Arc::new(ModelSource { chat_template, template_kwargs, content_format, ..configured })
+            },
+        ))
     }
 
     fn count_with(&self, counter: &Counter, text: Text) -> Result<Counted, Uncounted> {

@@ -1,91 +1,96 @@
-//! A model's own chat template, rendered as Hugging Face renders it (transformers, utils/chat_template_utils.py): Jinja
-//! with Python's string methods, `tojson` in Python's spelling, `raise_exception` and `strftime_now`.
-//!
-//! Bounds: the steps of a rendering are counted, the text it makes has a most, and a template can reach nothing but what
-//! it is given.
+//! A model's own chat template, and what vLLM hands to it (0.32, renderers/params.py and renderers/hf.py).
 
-mod clock;
 mod messages;
-mod python;
 mod tools;
 
-use std::io;
-
-use minijinja::{Environment, Error, ErrorKind, Value};
+use minijinja::{Error, ErrorKind};
 use serde_json::{Map, Value as Json};
 
 use messages::Shape;
 
-use super::{body::ChatOptions, message::Message};
+use super::{body::ChatOptions, files::Chat, jinja, message::Message};
 
-/// Most steps of a rendering: some thousand messages.
-const MOST_STEPS: u64 = 5_000_000;
-/// Longest text made, bytes.
-const MOST_BYTES: usize = 16 << 20;
-/// The one template of an environment.
-const NAME: &str = "chat";
+/// Names in `chat_template_kwargs` that are no variables: they change how vLLM renders or counts.
+const RESERVED: [&str; 13] = [
+    "chat_template",
+    "conversation",
+    "max_length",
+    "messages",
+    "padding",
+    "processor_kwargs",
+    "return_assistant_tokens_mask",
+    "return_dict",
+    "return_tensors",
+    "tokenize",
+    "tokenizer_kwargs",
+    "tools",
+    "truncation",
+];
 
 /// A template, ready to render.
 pub(super) struct Template {
-    environment: Environment<'static>,
-    /// `bos_token` and the like, which templates name.
+    jinja: jinja::Template,
+    /// Variables of every rendering: `bos_token` and the like.
     special: Map<String, Json>,
+    /// The engine's `--default-chat-template-kwargs`.
+    defaults: Map<String, Json>,
     shape: Shape,
 }
 
 impl Template {
-    /// Compiles `source`.
-    pub(super) fn new(source: &str, special: Map<String, Json>) -> Result<Self, Error> {
-        let mut environment = Environment::new();
-        environment.set_trim_blocks(true);
-        environment.set_lstrip_blocks(true);
-        environment.set_fuel(Some(MOST_STEPS));
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        environment.add_filter("tojson", python::to_json);
-        environment.add_function("strftime_now", |format: &str| clock::now(format));
-        environment.add_function("raise_exception", |_: Value| -> Result<Value, Error> {
-            Err(Error::new(ErrorKind::InvalidOperation, "the template refuses the messages"))
-        });
-        let shape = Shape::of(source);
-        environment.add_template_owned(NAME, without_generation_marks(source))?;
-        Ok(Self { environment, special, shape })
+    /// Compiles a template.
+    pub(super) fn new(chat: Chat) -> Result<Self, Error> {
+        let Chat { template, special, defaults, wants_parts } = chat;
+        let jinja = jinja::Template::new(&template)?;
+        let shape = Shape::of(&template, wants_parts.unwrap_or(jinja.goes_through_parts()));
+        Ok(Self { jinja, special, defaults, shape })
     }
 
     /// The text that the engine makes of a chat.
     pub(super) fn render(&self, chat: &[Message<'_>], options: &ChatOptions<'_>) -> Result<String, Error> {
-        let parse =
-            |raw: &serde_json::value::RawValue| serde_json::from_str::<Json>(raw.get()).map_err(not_json);
-        let mut context = self.special.clone();
-        if let Some(Json::Object(kwargs)) = options.kwargs.map(parse).transpose()? {
-            context.extend(kwargs);
-        }
         let messages = messages::conversation(chat, &self.shape);
         let last = options.continue_final_message.then(|| messages::last_text(&messages)).flatten();
-        let tools = options
-            .tools
-            .map(parse)
-            .transpose()?
+        let tools = parsed(options.tools)?
             .filter(|tools| tools.as_array().is_none_or(|all| !all.is_empty()))
             .map(tools::rewritten);
+        let mut context = self.special.clone();
+        context.insert("documents".into(), Json::Null);
+        context.extend(self.variables(options)?);
         context.insert("messages".into(), Json::Array(messages));
         context.insert("tools".into(), tools.unwrap_or(Json::Null));
-        context.insert("documents".into(), options.documents.map(parse).transpose()?.unwrap_or(Json::Null));
-        if let Some(effort) = options.reasoning_effort.map(parse).transpose()? {
-            context.insert("reasoning_effort".into(), effort);
-        }
         let prompted = options.add_generation_prompt.unwrap_or(true) && !options.continue_final_message;
         context.insert("add_generation_prompt".into(), Json::Bool(prompted));
-        let mut text = Bounded(Vec::new());
-        self.environment
-            .get_template(NAME)?
-            .render_captured_to(Value::from_serialize(&context), &mut text)?;
-        let text =
-            String::from_utf8(text.0).map_err(|_| Error::new(ErrorKind::BadSerialization, "no UTF-8"))?;
+        let text = self.jinja.render(&context)?;
         Ok(match last {
             None => text,
             Some(last) => continued(text, last.trim()),
         })
     }
+
+    /// The engine's defaults, over them the body's `chat_template_kwargs`, over them its own keys. What is null or
+    /// `auto` is as good as missing (`merge_kwargs`).
+    fn variables(&self, options: &ChatOptions<'_>) -> Result<Map<String, Json>, Error> {
+        let mut own = match parsed(options.kwargs)? {
+            Some(Json::Object(own)) => own,
+            _ => Map::new(),
+        };
+        let effort = parsed(options.reasoning_effort)?.filter(|effort| !effort.is_null());
+        if let Some(effort) = effort {
+            let thinks = Json::Bool(effort != "none");
+            own.entry("enable_thinking").or_insert(thinks);
+            own.insert("reasoning_effort".into(), effort);
+        }
+        if let Some(documents) = parsed(options.documents)?.filter(|documents| !documents.is_null()) {
+            own.insert("documents".into(), documents);
+        }
+        let mut all = self.defaults.clone();
+        all.extend(own.into_iter().filter(|(_, value)| !value.is_null() && value != "auto"));
+        if RESERVED.iter().any(|name| all.contains_key(*name)) { Err(not_kept()) } else { Ok(all) }
+    }
+}
+
+fn parsed(raw: Option<&serde_json::value::RawValue>) -> Result<Option<Json>, Error> {
+    raw.map(|raw| serde_json::from_str(raw.get())).transpose().map_err(|_| not_kept())
 }
 
 /// What the model is to go on with ends with the last message's text.
@@ -96,40 +101,11 @@ fn continued(mut text: String, last: &str) -> String {
     text
 }
 
-/// `{% generation %}` marks what the model said, for training, and renders to nothing: as a comment it does too, and
-/// treats the blanks around it alike.
-fn without_generation_marks(source: &str) -> String {
-    let mut text = source.to_owned();
-    for word in ["generation", "endgeneration"] {
-        for (open, close) in [("", ""), ("-", ""), ("", "-"), ("-", "-")] {
-            text = text.replace(&format!("{{%{open} {word} {close}%}}"), &format!("{{#{open} {close}#}}"));
-        }
-    }
-    text
-}
-
-fn not_json(_: serde_json::Error) -> Error {
+fn not_kept() -> Error {
     Error::new(
         ErrorKind::BadSerialization,
-        "tools, documents or chat_template_kwargs are no JSON that can be kept",
+        "tools, documents or chat_template_kwargs are not what a template can be given",
     )
-}
-
-/// A text of at most [`MOST_BYTES`].
-struct Bounded(Vec<u8>);
-
-impl io::Write for Bounded {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.0.len().saturating_add(bytes.len()) > MOST_BYTES {
-            return Err(io::Error::other("the text that the template makes is too long"));
-        }
-        self.0.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 #[cfg(test)]
@@ -141,7 +117,9 @@ mod tests {
         let special = Map::from_iter([("bos_token".to_owned(), Json::from("<s>"))]);
         let body = Body::read(body.as_bytes()).unwrap();
         let Input::Chat(messages) = &body.input else { panic!("no chat") };
-        Template::new(source, special)?.render(messages, &body.chat)
+        let defaults = Map::from_iter([("style".to_owned(), Json::from("default"))]);
+        let chat = Chat { template: source.into(), special, defaults, wants_parts: None };
+        Template::new(chat)?.render(messages, &body.chat)
     }
 
     /// Expected texts are those of transformers 5 for the same template and messages.
@@ -194,6 +172,30 @@ mod tests {
             let error = rendered(source, body).unwrap_err().to_string();
             assert!(!error.contains("secret"), "{error}");
         }
+    }
+
+    /// Expected: `merge_kwargs` and `build_chat_params` of vLLM 0.32.
+    #[test]
+    fn the_engines_own_variables_are_those_that_the_body_does_not_set() {
+        let source = "{{ style }} {{ enable_thinking }} {{ reasoning_effort }} {{ documents }}";
+        for (body, text) in [
+            ("", "default   None"),
+            (r#","chat_template_kwargs":{"style":"own"}"#, "own   None"),
+            (r#","chat_template_kwargs":{"style":null}"#, "default   None"),
+            (r#","chat_template_kwargs":{"style":"auto"}"#, "default   None"),
+            (r#","reasoning_effort":"high""#, "default True high None"),
+            (r#","reasoning_effort":"none""#, "default False none None"),
+            (
+                r#","reasoning_effort":"low","chat_template_kwargs":{"enable_thinking":false}"#,
+                "default False low None",
+            ),
+            (r#","chat_template_kwargs":{"documents":[]}"#, "default   []"),
+        ] {
+            let body = format!(r#"{{"messages":[]{body}}}"#);
+            assert_eq!(rendered(source, &body).unwrap(), text, "{body}");
+        }
+        let cut = r#"{"messages":[],"chat_template_kwargs":{"truncation":true}}"#;
+        assert!(rendered(source, cut).is_err());
     }
 
     #[test]

@@ -56,7 +56,7 @@ impl Counter {
         tokenizer.with_truncation(None).map_err(wrong)?.with_padding(None);
         let tokenizer = forgetful(tokenizer);
         // A template that this program cannot compile is none: chats then go by their bounds.
-        let template = files.template.and_then(|source| Template::new(&source, files.special).ok());
+        let template = files.chat.and_then(|chat| Template::new(chat).ok());
         Ok(Self { tokenizer, template })
     }
 

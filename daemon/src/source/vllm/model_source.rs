@@ -15,6 +15,8 @@ pub struct Places {
     tokenizer_revision: Option<String>,
     download_dir: Option<String>,
     chat_template: Option<String>,
+    template_kwargs: Option<String>,
+    content_format: Option<String>,
     mode: Option<String>,
     hub_cache: Option<String>,
     home: Option<String>,
@@ -35,6 +37,15 @@ impl Places {
             "tokenizer-revision" => &mut self.tokenizer_revision,
             "download-dir" => &mut self.download_dir,
             "chat-template" => &mut self.chat_template,
+            "chat-template-content-format" => &mut self.content_format,
+            "default-chat-template-kwargs" if value.is_some_and(|value| value.len() <= MAX_BYTES) => {
+                &mut self.template_kwargs
+            }
+            // They are given key by key, or by a flag of a parser: what they are is not known.
+            flag if flag.starts_with("default-chat-template-kwargs") || flag == "cohere-format" => {
+                self.template_kwargs = Some(String::new());
+                return;
+            }
             "tokenizer-mode" => &mut self.mode,
             _ => return,
         };
@@ -76,6 +87,8 @@ impl Places {
             caches: self.caches().iter().map(|cache| here(cache)).collect(),
             revision: revision.map(text),
             chat_template: self.chat_template.as_deref().map(here),
+            template_kwargs: self.template_kwargs.as_deref().map(text),
+            content_format: self.content_format.as_deref().filter(|format| *format != "auto").map(text),
             root: self.root.as_deref().map(text),
         })
     }
@@ -113,6 +126,25 @@ mod tests {
         assert_eq!(cache(&[home, ("HF_HOME", "hf"), ("HF_HUB_CACHE", "")]), ["/srv/hf/hub".into()]);
         assert_eq!(cache(&[home, ("HF_HOME", "/hf"), ("HF_HUB_CACHE", "/c")]), ["/c".into()]);
         assert!(cache(&[]).is_empty());
+    }
+
+    #[test]
+    fn defaults_of_chat_templates_are_kept_and_not_known_where_they_are_not_one_json_text() {
+        let flag = "default-chat-template-kwargs";
+        let kwargs = |flags: &[_]| places(flags, &[]).source(Some("m")).unwrap().template_kwargs;
+        assert_eq!(kwargs(&[]), None);
+        assert_eq!(
+            kwargs(&[(flag, r#"{"enable_thinking":false}"#)]),
+            Some(r#"{"enable_thinking":false}"#.into())
+        );
+        let long = "1".repeat(MAX_BYTES + 1);
+        for unknown in [("default-chat-template-kwargs.a", "1"), (flag, &long), ("cohere-format", "x")] {
+            assert_eq!(kwargs(&[unknown]), Some("".into()), "{}", unknown.0);
+        }
+        let format =
+            |format| places(&[("chat-template-content-format", format)], &[]).source(Some("m")).unwrap();
+        assert_eq!(format("auto").content_format, None);
+        assert_eq!(format("openai").content_format.as_deref(), Some("openai"));
     }
 
     #[test]

@@ -14,30 +14,11 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// Looks into the template as `_detect_content_format` does: for a loop over a message's content.
-    pub(super) fn of(source: &str) -> Self {
-        Self {
-            wants_parts: loops(source).any(is_content),
-            knows_developer: source.contains("\"developer\"") || source.contains("'developer'"),
-        }
+    /// The shape of a template that wants parts or one text.
+    pub(super) fn of(source: &str, wants_parts: bool) -> Self {
+        let knows_developer = source.contains("\"developer\"") || source.contains("'developer'");
+        Self { wants_parts, knows_developer }
     }
-}
-
-/// What the loops of a template go through.
-fn loops(source: &str) -> impl Iterator<Item = &str> {
-    source.split("{%").skip(1).filter_map(|tag| {
-        let tag = tag.split("%}").next()?.trim_matches(['-', '+']).trim();
-        let (_, over) = tag.strip_prefix("for ")?.split_once(" in ")?;
-        Some(over.split(" if ").next().unwrap_or(over).split('|').next().unwrap_or(over).trim())
-    })
-}
-
-/// `content`, or the content of something.
-fn is_content(over: &str) -> bool {
-    over == "content"
-        || over.ends_with(".content")
-        || over.ends_with("['content']")
-        || over.ends_with("[\"content\"]")
 }
 
 /// The messages for a template of this shape.

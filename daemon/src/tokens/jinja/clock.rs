@@ -19,13 +19,13 @@ const MONTHS: [&str; 12] = [
 ];
 const WEEKDAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
 
-/// The present time by `format` of strftime(3), as far as templates use it; what is not known stays as it is.
-pub(super) fn now(format: &str) -> String {
+/// The present time by `format` of strftime(3). `None`: it has what is not known here.
+pub(super) fn now(format: &str) -> Option<String> {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     at(format, since.as_secs())
 }
 
-fn at(format: &str, seconds: u64) -> String {
+fn at(format: &str, seconds: u64) -> Option<String> {
     let (year, month, day) = date(seconds / DAY);
     let month_name =
         usize::try_from(month.saturating_sub(1)).ok().and_then(|at| MONTHS.get(at)).unwrap_or(&"");
@@ -50,11 +50,10 @@ fn at(format: &str, seconds: u64) -> String {
             Some('H') => text += &format!("{:02}", seconds / 3600 % 24),
             Some('M') => text += &format!("{:02}", seconds / 60 % 60),
             Some('S') => text += &format!("{:02}", seconds % 60),
-            Some(other) => text.extend(['%', other]),
-            None => text.push('%'),
+            _ => return None,
         }
     }
-    text
+    Some(text)
 }
 
 /// Year, month, day of the `days`-th day after 1970-01-01 (Howard Hinnant, "chrono-Compatible Low-Level Date
@@ -76,8 +75,10 @@ mod tests {
     /// From `date -u -d @1796005879`.
     #[test]
     fn dates_are_written_as_templates_want_them() {
+        let at = |format, seconds| at(format, seconds).unwrap_or_default();
         assert_eq!(at("%d %b %Y", 1_796_005_879), "30 Nov 2026");
-        assert_eq!(at("%A, %B %d %y %H:%M:%S %q %", 1_796_005_879), "Monday, November 30 26 02:31:19 %q %");
+        assert_eq!(at("%A, %B %d %y %H:%M:%S", 1_796_005_879), "Monday, November 30 26 02:31:19");
         assert_eq!(at("%Y-%m-%d %a", 951_782_400), "2000-02-29 Tue");
+        assert_eq!(at("%q", 0), "");
     }
 }
