@@ -11,6 +11,7 @@ mod engine;
 mod failures;
 mod gate;
 mod http;
+mod jinja;
 mod load;
 mod plan;
 mod plot;
@@ -97,6 +98,12 @@ async fn prompts_and_pools_are_reckoned_as_a_real_engine_does_and_its_death_clos
         daemon.stop().await
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a real vLLM: make test-vllm"]
+async fn templates_are_rendered_as_a_real_engine_renders_them_or_not_at_all() {
+    judge(async { jinja::agrees() }).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
