@@ -153,6 +153,29 @@ mod tests {
         assert_eq!(rendered(source, body).unwrap(), "[a\nb]");
     }
 
+    /// Expected: `_strip_claude_code_billing_header` of vLLM 0.32.
+    #[test]
+    fn the_billing_line_of_a_system_message_is_not_rendered() {
+        let one = "{% for m in messages %}[{{ m['content'] }}]{% endfor %}";
+        let parts =
+            "{% for m in messages %}[{% for part in m['content'] %}{{ part.text }}{% endfor %}]{% endfor %}";
+        let line = "x-anthropic-billing-header: a";
+        for (role, content, text) in [
+            ("system", serde_json::json!(format!("{line}\nBe brief.")), "[Be brief.]".to_owned()),
+            (
+                "system",
+                serde_json::json!([{"type":"text","text":line},{"type":"text","text":"b"}]),
+                "[b]".to_owned(),
+            ),
+            ("user", serde_json::json!(line), format!("[{line}]")),
+        ] {
+            let body = serde_json::json!({"messages":[{"role":role,"content":content}]}).to_string();
+            for source in [one, parts] {
+                assert_eq!(rendered(source, &body).unwrap(), text, "{source}");
+            }
+        }
+    }
+
     #[test]
     fn a_template_that_loops_over_parts_gets_parts() {
         let source = "{% for m in messages %}{% for part in m['content'] %}[{{ part['type'] }}:{{ part.text }}]{% endfor %}{% endfor %}";

@@ -139,3 +139,37 @@ fn forgetful(mut tokenizer: Tokenizer) -> Tokenizer {
     }
     tokenizer
 }
+
+#[cfg(test)]
+mod tests {
+    use gpuadmit_core::observation::ModelSource;
+
+    use super::*;
+    use crate::tokens::files;
+
+    /// Expected: the count of transformers for the same body with `chat_template_kwargs` of its own
+    /// (tests/data/tokenizer/cases.jsonl).
+    #[test]
+    fn the_engines_default_chat_template_kwargs_are_counted_or_the_chat_is_not() {
+        let counted = |template_kwargs: Option<&str>| {
+            let source = ModelSource {
+                name: concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/tokenizer").into(),
+                folder: None,
+                caches: Vec::new(),
+                revision: None,
+                chat_template: None,
+                template_kwargs: template_kwargs.map(Into::into),
+                content_format: None,
+                root: None,
+            };
+            let counter = Counter::load(files::read(&source).unwrap()).unwrap();
+            let body = Body::read(br#"{"messages":[{"role":"user","content":"weather?"}]}"#).unwrap();
+            counter.body(&body, 0)
+        };
+        let exact = |tokens| Ok(Counted { tokens: Tokens(tokens), exact: true });
+        assert_eq!(counted(Some(r#"{"enable_thinking":false}"#)), exact(69));
+        assert_eq!(counted(None), counted(Some("{}")));
+        assert_ne!(counted(None), exact(69));
+        assert_eq!(counted(Some("not known")), Err(Uncounted::Template));
+    }
+}

@@ -42,7 +42,11 @@ fn message(from: &Message<'_>, shape: &Shape) -> Json {
     let parts = shape.wants_parts && from.role != "tool";
     to.insert(
         "content".into(),
-        if parts { in_parts(&from.content) } else { Json::from(in_one(&from.content)) },
+        if parts {
+            in_parts(&from.content, &from.role)
+        } else {
+            Json::from(in_one(&from.content, &from.role))
+        },
     );
     for (key, raw) in &from.extra {
         let Ok(value) = serde_json::from_str::<Json>(raw.get()) else { continue };
@@ -62,29 +66,41 @@ fn message(from: &Message<'_>, shape: &Shape) -> Json {
     Json::Object(to)
 }
 
-fn in_parts(content: &Content<'_>) -> Json {
-    let text = |text: &str| json!({ "type": "text", "text": text });
+fn in_parts(content: &Content<'_>, role: &str) -> Json {
+    let text = |text: &str| {
+        let kept = without_billing(text, role);
+        (kept == text || !kept.is_empty()).then(|| json!({ "type": "text", "text": kept }))
+    };
     match content {
         Content::None => json!([]),
-        Content::Text(one) => json!([text(one)]),
+        Content::Text(one) => text(one).into_iter().collect(),
         Content::Parts(parts) => parts
             .iter()
-            .map(|part| match part {
+            .filter_map(|part| match part {
                 Part::Text(one) => text(one),
-                Part::Media => json!({ "type": "image" }),
-                Part::Other(raw) => serde_json::from_str(raw.get()).unwrap_or(Json::Null),
+                Part::Media => Some(json!({ "type": "image" })),
+                Part::Other(raw) => Some(serde_json::from_str(raw.get()).unwrap_or(Json::Null)),
             })
             .collect(),
     }
 }
 
-fn in_one(content: &Content<'_>) -> String {
+/// Without the line that Claude Code puts before a system message (`_strip_claude_code_billing_header`).
+fn without_billing<'m>(text: &'m str, role: &str) -> &'m str {
+    if role == "system" && text.starts_with("x-anthropic-billing-header") {
+        text.split_once('\n').map_or("", |(_, rest)| rest)
+    } else {
+        text
+    }
+}
+
+fn in_one(content: &Content<'_>, role: &str) -> String {
     match content {
         Content::None => String::new(),
-        Content::Text(text) => text.clone().into_owned(),
+        Content::Text(text) => without_billing(text, role).to_owned(),
         Content::Parts(parts) => {
             let texts = parts.iter().filter_map(|part| match part {
-                Part::Text(text) => Some(&**text),
+                Part::Text(text) => Some(without_billing(text, role)),
                 Part::Media => None,
                 Part::Other(raw) => Some(raw.get()),
             });
