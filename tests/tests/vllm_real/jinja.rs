@@ -36,10 +36,8 @@ pub(crate) fn agrees() -> Result<()> {
     for line in lines {
         let case: Value = serde_json::from_str(&line?)?;
         let template = case["template"].as_str().context("no template")?;
-        match (
-            Template::new(template).and_then(|template| template.render(&context)),
-            case["text"].as_str(),
-        ) {
+        match (Template::new(template).and_then(|template| template.render(&context)), case["text"].as_str())
+        {
             (Ok(text), expected) if Some(text.as_str()) == expected => alike += 1,
             (Ok(text), expected) => wrong.push(format!("{template:?}: {text:?}, in Jinja {expected:?}")),
             (Err(_), Some(_)) => refused += 1,
