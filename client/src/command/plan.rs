@@ -11,7 +11,9 @@ use crate::{
     plan::{
         PlanError,
         budget::{Batch, Budget, Gpu, other_bytes},
+        cache_type::cache_bytes,
         config::Config,
+        families::Attention,
         fit::{Load, Pool},
         layout::{Layout, Serving},
         model::Model,
@@ -29,10 +31,11 @@ const MOST_GPUS: u64 = 16;
 /// Most of a GPU's memory that the advice considers.
 const MOST_UTILIZATION: f64 = 0.95;
 
-/// Reckon the KV cache of a model on given GPUs, and how many requests go in.
+/// Plan the KV cache of a model on given GPUs, and how many requests fit.
 ///
-/// Needs no daemon, but for --engine. The size of the cache is what vLLM makes of the memory that is left beside the
-/// weights and the activations; only the latter are an estimate, where they are not given by --other or --kv-memory.
+/// Needs no daemon, except for --engine. Knows the families of models whose cache was checked against vLLM 0.32; refuses
+/// every other one by name. The size of the cache is what vLLM makes of the memory that weights and activations leave;
+/// the activations are an estimate unless --other or --kv-memory is given.
 #[derive(Args, Debug)]
 #[command(after_help = "Exit status: 0 it fits, 1 it does not, 2 an error.")]
 pub(crate) struct Plan {
@@ -53,15 +56,16 @@ pub(crate) struct Plan {
     /// Type of the model's values.
     #[arg(long, value_enum, default_value_t = Type::Auto)]
     dtype: Type,
-    /// Type of the values in the KV cache; auto: the model's.
+    /// Type of the values in the KV cache; auto: what the checkpoint's quantization says, else the model's.
     #[arg(long, value_enum, default_value_t = CacheType::Auto)]
     kv_cache_dtype: CacheType,
     /// Tokens per block.
     #[arg(long, value_name = "TOKENS", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=65_536))]
     block_size: u64,
-    /// Context window; the model's own where it is not given.
-    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
-    max_model_len: Option<u64>,
+    /// Context window: a number such as 32768 or 32k, or auto for the longest that fits; the model's own where it is
+    /// not given.
+    #[arg(long, value_name = "TOKENS", value_parser = window, allow_negative_numbers = true)]
+    max_model_len: Option<Window>,
     /// Most tokens per step.
     #[arg(long, value_name = "TOKENS", default_value_t = 8192, value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
     max_num_batched_tokens: u64,
@@ -113,6 +117,24 @@ enum CacheType {
     Float16,
     /// 8 bits.
     Fp8,
+    /// 8 bits.
+    #[value(name = "fp8_e4m3")]
+    Fp8E4m3,
+    /// 8 bits.
+    #[value(name = "fp8_e5m2")]
+    Fp8E5m2,
+    /// 8 bits.
+    #[value(name = "fp8_inc")]
+    Fp8Inc,
+}
+
+/// What --max-model-len asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Window {
+    /// The longest that fits, at most the model's own.
+    Auto,
+    /// So many tokens.
+    Tokens(u64),
 }
 
 /// All that a plan depends on and that advice may change.
@@ -142,7 +164,7 @@ struct Answer {
 impl Question<'_> {
     fn answer(&self) -> Result<Answer, PlanError> {
         let gpus = self.serving.tensor_parallel;
-        if !self.model.heads.is_multiple_of(gpus) {
+        if !self.model.divides(gpus) {
             return Err(PlanError::TensorParallel { size: gpus, heads: self.model.heads });
         }
         let budget = match (self.kv_memory, &self.gpu, self.weights) {
@@ -159,6 +181,15 @@ impl Question<'_> {
         Ok(Answer { budget, layout, pool, fits })
     }
 
+    /// Shortens the window to the longest of which one request fits, as vLLM does with --max-model-len auto.
+    fn fit_window(&mut self) -> Result<(), PlanError> {
+        let Answer { layout, pool, .. } = self.answer()?;
+        let longest = pool.longest(&layout, 1, self.window).max(1);
+        self.load.tokens = self.load.tokens.min(longest);
+        self.window = longest;
+        Ok(())
+    }
+
     /// Single changes that make it fit.
     fn advice(&self, answer: &Answer) -> Vec<Advice> {
         let would = |change: &dyn Fn(&mut Self)| {
@@ -167,7 +198,8 @@ impl Question<'_> {
             other.answer().is_ok_and(|answer| answer.fits)
         };
         let mut advice = Vec::new();
-        if self.serving.cache_bytes > 1 && would(&|other| other.serving.cache_bytes = 1) {
+        let halves = self.config.family().attention != Attention::Indexed && self.serving.cache_bytes > 1;
+        if halves && would(&|other| other.serving.cache_bytes = 1) {
             advice.push(Advice::CacheType);
         }
         let more = |gpus: &u64| would(&|other| other.serving.tensor_parallel = *gpus);
@@ -199,7 +231,10 @@ impl Plan {
     pub(crate) fn run(self, socket: PathBuf, output: &mut Output) -> anyhow::Result<Exit> {
         let config = Config::read(&self.path)?;
         let model = Model::of(&config)?;
-        let question = self.question(&config, &model)?;
+        let mut question = self.question(&config, &model)?;
+        if self.max_model_len == Some(Window::Auto) {
+            question.fit_window()?;
+        }
         let answer = question.answer()?;
         let running = self.engine.as_deref().map(|id| running(socket, id)).transpose()?;
         let report = report(&question, &answer, running);
@@ -214,12 +249,19 @@ impl Plan {
     fn question<'a>(&self, config: &'a Config, model: &'a Model) -> anyhow::Result<Question<'a>> {
         let value_bytes = self.value_bytes();
         let cache_bytes = match self.kv_cache_dtype {
-            CacheType::Auto => value_bytes,
+            CacheType::Auto => cache_bytes(config)?.unwrap_or(value_bytes),
             CacheType::Bfloat16 | CacheType::Float16 => 2,
-            CacheType::Fp8 => 1,
+            CacheType::Fp8 | CacheType::Fp8E4m3 | CacheType::Fp8E5m2 | CacheType::Fp8Inc => 1,
         };
-        let window = self.max_model_len.or(model.window);
-        let window = window.context("config.json does not tell the context window; give --max-model-len")?;
+        if cache_bytes == 1 && config.family().attention == Attention::Indexed {
+            let why = "vLLM keeps 576 or 656 bytes per token, depending on the GPU";
+            return Err(anyhow!("--kv-cache-dtype: 8 bits with sparse attention are not planned: {why}"));
+        }
+        let window = match self.max_model_len {
+            Some(Window::Tokens(tokens)) => Some(tokens),
+            Some(Window::Auto) | None => model.window,
+        };
+        let window = window.context("config.json does not give the context window; give --max-model-len")?;
         let tokens = self.context.unwrap_or(window);
         if tokens > window {
             return Err(anyhow!("--context: {tokens} is not allowed; at most the context window, {window}"));
@@ -316,13 +358,13 @@ async fn ask(connection: &Connection, id: &str) -> anyhow::Result<Running> {
     })
 }
 
-/// `80GiB`, `24GB`, `512MiB`, `1073741824`.
+/// `80GiB`, `24GB`, `512MiB`, `1073741824B`. A number without a unit is refused: 80 may mean bytes or GiB.
 fn size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic()).trim_end();
     let unit = text.get(digits.len()..).unwrap_or_default().trim();
-    let allowed = "a size such as 80GiB, 24GB, 512MiB or a number of bytes, at most 2^50 bytes";
+    let allowed = "a size with its unit, such as 80GiB, 24GB, 512MiB or 1073741824B, at most 2^50 bytes";
     let factor: u64 = match unit {
-        "" | "B" => 1,
+        "B" => 1,
         "KiB" => 1 << 10,
         "MiB" => 1 << 20,
         "GiB" | "G" => 1 << 30,
@@ -330,6 +372,7 @@ fn size(text: &str) -> Result<u64, String> {
         "KB" => 1_000,
         "MB" => 1_000_000,
         "GB" => 1_000_000_000,
+        "" if !digits.is_empty() => return Err(format!("it has no unit; give {allowed}")),
         _ => return Err(allowed.into()),
     };
     // Thousandths, so that 23.5GiB is exact enough.
@@ -338,6 +381,23 @@ fn size(text: &str) -> Result<u64, String> {
     let thousandths = format!("{whole}{part}").parse::<u64>().map_err(|_| allowed.to_owned())?;
     let bytes = u128::from(thousandths) * u128::from(factor) / 1000;
     u64::try_from(bytes).ok().filter(|bytes| (1..=1 << 50).contains(bytes)).ok_or_else(|| allowed.into())
+}
+
+/// `32768`, `32k` (thousands), `32K` (1,024 each), `auto`, `-1`, as vLLM reads them (utils/argparse_utils.py).
+fn window(text: &str) -> Result<Window, String> {
+    if text == "-1" || text.eq_ignore_ascii_case("auto") {
+        return Ok(Window::Auto);
+    }
+    let (digits, factor) = match text.char_indices().next_back() {
+        Some((end, 'k')) => (&text[..end], 1_000),
+        Some((end, 'K')) => (&text[..end], 1 << 10),
+        Some((end, 'm')) => (&text[..end], 1_000_000),
+        Some((end, 'M')) => (&text[..end], 1 << 20),
+        _ => (text, 1),
+    };
+    let tokens = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(factor));
+    let tokens = tokens.filter(|tokens| (1..=1 << 32).contains(tokens)).map(Window::Tokens);
+    tokens.ok_or_else(|| "a number of 1 to 4294967296 tokens, such as 32768, 32k or 32K, or auto".into())
 }
 
 fn share(text: &str) -> Result<f64, String> {
@@ -354,9 +414,26 @@ mod tests {
         assert_eq!(size("80GiB"), Ok(80 << 30));
         assert_eq!(size("23.5 GiB"), Ok(25_232_932_864));
         assert_eq!(size("24GB"), Ok(24_000_000_000));
-        assert_eq!(size("1073741824"), Ok(1 << 30));
+        assert_eq!(size("1073741824B"), Ok(1 << 30));
+        for bare in ["80", "1073741824", "23.5"] {
+            assert!(
+                size(bare).unwrap_err().starts_with("it has no unit; give a size with its unit"),
+                "{bare}"
+            );
+        }
         for wrong in ["", "GiB", "-1GiB", "1EiB", "1.x GiB", "99999999999999999999", "0", "5000TiB"] {
             assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn windows_are_read_as_vllm_reads_them() {
+        for (text, tokens) in [("4096", 4096), ("32k", 32_000), ("32K", 32_768), ("1M", 1 << 20)] {
+            assert_eq!(window(text), Ok(Window::Tokens(tokens)));
+        }
+        assert_eq!((window("auto"), window("-1")), (Ok(Window::Auto), Ok(Window::Auto)));
+        for wrong in ["", "0", "-2", "k", "1.5K", "99999999999999999999k"] {
+            assert!(window(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -74,11 +74,13 @@ pub(crate) fn other_bytes(
     let gpus = tensor_parallel.max(1);
     let queries = heads(config)?.saturating_mul(head_width(config)?) / gpus;
     let keys = (kv_heads(config)?.saturating_mul(head_width(config)?) / gpus).saturating_mul(2);
-    let inner =
-        config.any_count(&["intermediate_size", "moe_intermediate_size"])?.unwrap_or(4 * width) / gpus;
-    let experts = config.any_count(&["num_experts_per_tok", "num_experts_per_token"])?.unwrap_or(1);
+    let inner = match config.largest("intermediate_size")? {
+        Some(inner) => inner,
+        None => config.largest("moe_intermediate_size")?.unwrap_or(4 * width),
+    } / gpus;
+    let experts = config.largest("num_experts_per_tok")?.unwrap_or(1);
     let inner_of_experts =
-        config.count("moe_intermediate_size")?.unwrap_or(inner).saturating_mul(experts) / gpus;
+        config.largest("moe_intermediate_size")?.unwrap_or(inner).saturating_mul(experts) / gpus;
     let widest = queries.saturating_add(keys).max(2 * inner).max(inner_of_experts.saturating_mul(2));
     let alive = widest.saturating_mul(ACTIVATIONS_ALIVE);
     let per_token = width.saturating_mul(2).saturating_add(alive).saturating_mul(value_bytes);

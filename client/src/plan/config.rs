@@ -1,4 +1,5 @@
-//! A Hugging Face `config.json`, read with bounds. Numbers come from a file that anybody may have written.
+//! A Hugging Face `config.json`, read with bounds: anybody may have written its numbers. Keys are asked for by one name;
+//! the model's family says how that family spells them.
 
 use std::{
     fs::File,
@@ -8,9 +9,9 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use super::PlanError;
+use super::{PlanError, families::Family};
 
-/// Largest config.json read.
+/// Largest JSON file read, bytes.
 const MAX_BYTES: u64 = 4 << 20;
 /// Largest number taken from one: products of a few of them stay far within 128 bits.
 pub(crate) const MAX_NUMBER: u64 = 1 << 32;
@@ -23,79 +24,123 @@ pub(crate) struct Config {
     map: Map<String, Value>,
     /// What stands outside the language model's own part, such as the quantization.
     outer: Map<String, Value>,
+    /// Whether the language model is only a part of the model.
+    nested: bool,
+    family: &'static Family,
 }
 
 impl Config {
     /// Reads `path`, or `config.json` in it.
     pub(crate) fn read(path: &Path) -> Result<Self, PlanError> {
         let file = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
-        let read = |source| PlanError::Read { path: file.clone(), source };
-        let mut text = Vec::new();
-        File::open(&file).map_err(read)?.take(MAX_BYTES + 1).read_to_end(&mut text).map_err(read)?;
-        if text.len() as u64 > MAX_BYTES {
-            return Err(malformed(&file, format!("it is larger than {MAX_BYTES} bytes")));
-        }
-        Self::parse(&text).map_err(|why| malformed(&file, why))
+        let Value::Object(outer) = json(&file)? else {
+            return Err(PlanError::Malformed { path: file, why: "it is no JSON object".into() });
+        };
+        Self::of(outer)
     }
 
-    /// From the text of a config.json; what is wrong with it otherwise.
-    pub(crate) fn parse(text: &[u8]) -> Result<Self, String> {
-        let value: Value = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-        let Value::Object(outer) = value else { return Err("it is no JSON object".into()) };
+    /// From the keys of a config.json. Its model must be of a family that is known.
+    pub(crate) fn of(outer: Map<String, Value>) -> Result<Self, PlanError> {
         let mut map = outer.clone();
+        let mut nested = false;
         // Qwen-Omni has its language model two levels down.
         for _ in 0..2 {
             let inner = LANGUAGE_MODEL.iter().find_map(|key| map.get(*key)?.as_object().cloned());
+            nested |= inner.is_some();
             map = inner.unwrap_or(map);
         }
-        Ok(Self { map, outer })
+        let family = Family::of(&map, &outer, nested)?;
+        Ok(Self { map, outer, nested, family })
     }
 
-    /// A count, 1 to [`MAX_NUMBER`]. Absent, null and zero are none.
+    /// The family of the model.
+    pub(crate) const fn family(&self) -> &'static Family {
+        self.family
+    }
+
+    /// Whether the model has parts beside the language model.
+    pub(crate) const fn has_other_parts(&self) -> bool {
+        self.nested
+    }
+
+    /// What stands under `key`, or under the family's name for it. `a.b` is `b` in the table `a`. Null is absent.
+    pub(crate) fn value(&self, key: &str) -> Option<&Value> {
+        let own = self.family.spelled.iter().find(|(known, _)| *known == key);
+        let found = own.and_then(|(_, own)| at(&self.map, own)).or_else(|| at(&self.map, key));
+        found.filter(|value| !value.is_null())
+    }
+
+    /// A count, up to [`MAX_NUMBER`]; where the key is absent, what vLLM takes for this family. Null and zero are none.
     pub(crate) fn count(&self, key: &str) -> Result<Option<u64>, PlanError> {
-        match self.map.get(key) {
-            None | Some(Value::Null) => Ok(None),
-            Some(value) => match value.as_u64() {
-                Some(0) => Ok(None),
-                Some(number) if number <= MAX_NUMBER => Ok(Some(number)),
-                _ => Err(wrong(key, value, "a whole number of 0 to 4294967296")),
-            },
+        let Some(value) = self.value(key) else {
+            let is_null = at(&self.map, key).is_some();
+            let default = self.family.defaults.iter().find(|(known, _)| *known == key);
+            return Ok(default.filter(|_| !is_null).map(|(_, number)| *number));
+        };
+        match value.as_u64() {
+            Some(0) => Ok(None),
+            Some(number) if number <= MAX_NUMBER => Ok(Some(number)),
+            _ => Err(wrong(self.name(key), value, "a whole number of 0 to 4294967296")),
         }
     }
 
-    /// The first of several spellings of a count that is there.
-    pub(crate) fn any_count(&self, keys: &[&str]) -> Result<Option<u64>, PlanError> {
-        keys.iter().find_map(|key| self.count(key).transpose()).transpose()
+    /// A count that must be there.
+    pub(crate) fn needed(&self, key: &'static str, needed_for: &'static str) -> Result<u64, PlanError> {
+        self.count(key)?.ok_or(PlanError::Absent { key: self.name(key).to_owned(), needed_for })
     }
 
-    /// A count that must be there, in any of its spellings.
-    pub(crate) fn needed(&self, keys: &[&'static str], needed_for: &'static str) -> Result<u64, PlanError> {
-        let key = keys.first().copied().unwrap_or_default();
-        self.any_count(keys)?.ok_or(PlanError::Absent { key, needed_for })
+    /// A count, or the largest of a list of them.
+    pub(crate) fn largest(&self, key: &str) -> Result<Option<u64>, PlanError> {
+        let Some(list) = self.list(key) else { return self.count(key) };
+        Ok(list.iter().filter_map(Value::as_u64).max().filter(|number| (1..=MAX_NUMBER).contains(number)))
     }
 
     /// A truth value; `None` where it is absent.
     pub(crate) fn flag(&self, key: &str) -> Option<bool> {
-        self.map.get(key)?.as_bool()
+        self.value(key)?.as_bool()
     }
 
     /// A word, also from outside the language model's part; empty where it is absent.
     pub(crate) fn word(&self, key: &str) -> &str {
-        let find = |map: &'_ Map<String, Value>| map.get(key).and_then(Value::as_str).map(str::len);
-        let map = if find(&self.map).is_some() { &self.map } else { &self.outer };
-        map.get(key).and_then(Value::as_str).unwrap_or_default()
+        let outside = || at(&self.outer, key);
+        self.value(key).or_else(outside).and_then(Value::as_str).unwrap_or_default()
     }
 
     /// A list; `None` where it is absent or empty.
     pub(crate) fn list(&self, key: &str) -> Option<&[Value]> {
-        self.map.get(key)?.as_array().map(Vec::as_slice).filter(|list| !list.is_empty())
+        self.value(key)?.as_array().map(Vec::as_slice).filter(|list| !list.is_empty())
+    }
+
+    /// The family's name for a key.
+    pub(crate) fn name<'a>(&'a self, key: &'a str) -> &'a str {
+        let own = self.family.spelled.iter().find(|(known, _)| *known == key);
+        own.filter(|_| at(&self.map, key).is_none()).map_or(key, |(_, own)| own)
     }
 
     /// The table that says how the weights are quantized.
     pub(crate) fn quantization(&self) -> Option<&Map<String, Value>> {
-        let find = |map: &'_ Map<String, Value>| map.contains_key("quantization_config");
-        let map = if find(&self.map) { &self.map } else { &self.outer };
+        let table = |map: &'_ Map<String, Value>| map.contains_key("quantization_config");
+        let map = if table(&self.map) { &self.map } else { &self.outer };
         map.get("quantization_config")?.as_object()
+    }
+}
+
+/// A JSON file of at most [`MAX_BYTES`].
+pub(crate) fn json(file: &Path) -> Result<Value, PlanError> {
+    let read = |source| PlanError::Read { path: file.to_owned(), source };
+    let malformed = |why| PlanError::Malformed { path: PathBuf::from(file), why };
+    let mut text = Vec::new();
+    File::open(file).map_err(read)?.take(MAX_BYTES + 1).read_to_end(&mut text).map_err(read)?;
+    if text.len() as u64 > MAX_BYTES {
+        return Err(malformed(format!("it is larger than {MAX_BYTES} bytes")));
+    }
+    serde_json::from_slice(&text).map_err(|error| malformed(error.to_string()))
+}
+
+fn at<'a>(map: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
+    match key.split_once('.') {
+        Some((table, rest)) => at(map.get(table)?.as_object()?, rest),
+        None => map.get(key),
     }
 }
 
@@ -105,36 +150,44 @@ pub(crate) fn wrong(key: &str, value: &Value, allowed: &'static str) -> PlanErro
     PlanError::OutOfRange { key: key.into(), value: text, allowed }
 }
 
-fn malformed(path: &Path, why: String) -> PlanError {
-    PlanError::Malformed { path: PathBuf::from(path), why }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn config(text: &str) -> Config {
+        Config::of(serde_json::from_str(text).unwrap()).unwrap()
+    }
+
     #[test]
     fn the_language_model_of_a_multimodal_one_counts() {
-        let text = br#"{"model_type":"gemma3","text_config":{"num_hidden_layers":34},"vision_config":{"num_hidden_layers":27}}"#;
-        let config = Config::parse(text).unwrap();
-        assert_eq!(config.count("num_hidden_layers").unwrap(), Some(34));
+        let text = r#"{"model_type":"gemma3","text_config":{"model_type":"gemma3_text","num_hidden_layers":34},
+            "vision_config":{"num_hidden_layers":27}}"#;
+        assert_eq!(config(text).count("num_hidden_layers").unwrap(), Some(34));
     }
 
     #[test]
     fn absurd_numbers_are_refused_by_name() {
         for value in ["-1", "1.5", "\"8\"", "18446744073709551615", "[]"] {
-            let config = Config::parse(format!("{{\"head_dim\":{value}}}").as_bytes()).unwrap();
+            let config = config(&format!("{{\"model_type\":\"llama\",\"head_dim\":{value}}}"));
             let error = config.count("head_dim").unwrap_err().to_string();
             assert!(error.starts_with("config.json: head_dim: "), "{error}");
         }
-        assert!(Config::parse(b"[]").is_err());
-        assert!(Config::parse(b"{").is_err());
     }
 
     #[test]
-    fn null_and_absent_are_alike() {
-        let config = Config::parse(br#"{"sliding_window":null}"#).unwrap();
-        assert_eq!(config.count("sliding_window").unwrap(), None);
-        assert!(config.needed(&["num_hidden_layers"], "anything").is_err());
+    fn a_default_holds_where_a_key_is_absent_and_not_where_it_is_null() {
+        let window = |text: &str| config(text).count("sliding_window").unwrap();
+        assert_eq!(window(r#"{"model_type":"mistral"}"#), Some(4096));
+        assert_eq!(window(r#"{"model_type":"mistral","sliding_window":null}"#), None);
+    }
+
+    #[test]
+    fn a_family_spells_keys_in_its_own_way() {
+        let gpt2 = config(r#"{"model_type":"gpt2","n_head":12}"#);
+        assert_eq!(gpt2.count("num_attention_heads").unwrap(), Some(12));
+        let dbrx = config(r#"{"model_type":"dbrx","attn_config":{"kv_n_heads":8}}"#);
+        assert_eq!(dbrx.count("num_key_value_heads").unwrap(), Some(8));
+        let error = dbrx.needed("num_hidden_layers", "anything").unwrap_err().to_string();
+        assert!(error.contains("n_layers is absent"), "{error}");
     }
 }

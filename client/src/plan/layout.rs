@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::model::{Layer, Reach};
 
-/// vLLM raises the block size of hybrid models in steps of this many tokens (platforms/interface.py).
+/// vLLM raises the block size of hybrid models in steps of at least this many tokens (platforms/interface.py).
 const STATE_ALIGNMENT: u64 = 16;
 
 /// How the model is served, as far as its cache goes.
@@ -21,7 +21,7 @@ pub(crate) struct Serving {
     pub(crate) block_size: u64,
     /// Most tokens of one request that may be scheduled and not yet settled.
     pub(crate) in_flight: u64,
-    /// Whether prefixes are cached: then state layers keep two states per request.
+    /// Whether prefixes are cached: then layers with a state keep several per request.
     pub(crate) prefix_caching: bool,
 }
 
@@ -30,8 +30,8 @@ pub(crate) struct Serving {
 pub(crate) enum Keeps {
     /// These tokens.
     Tokens(Reach),
-    /// One state.
-    State,
+    /// One state; with cached prefixes, so many.
+    State(u64),
 }
 
 /// Layers with one table of blocks.
@@ -66,18 +66,26 @@ impl Layer {
             }
             Self::Latent { width } => width.saturating_mul(serving.cache_bytes),
             Self::Indexer { bytes } => bytes,
-            Self::State { convolution, recurrent, recurrent_bytes } => {
+            Self::State { convolution, groups, of_group, recurrent, recurrent_bytes, .. } => {
+                // Groups that the GPUs do not divide evenly become one on each (mamba2_state_shape).
+                let groups = if groups.is_multiple_of(gpus) { groups / gpus } else { 1 };
+                let convolution = (convolution / gpus).saturating_add(groups.saturating_mul(of_group));
+                let recurrent_bytes = recurrent_bytes.unwrap_or(serving.value_bytes);
                 let recurrent = (recurrent / gpus).saturating_mul(recurrent_bytes);
-                (convolution / gpus).saturating_mul(serving.value_bytes).saturating_add(recurrent)
+                convolution.saturating_mul(serving.value_bytes).saturating_add(recurrent)
             }
         }
+    }
+
+    const fn is_state(&self) -> bool {
+        matches!(self, Self::State { .. })
     }
 
     const fn keeps(&self) -> Keeps {
         match *self {
             Self::Heads { reach, .. } => Keeps::Tokens(reach),
             Self::Latent { .. } | Self::Indexer { .. } => Keeps::Tokens(Reach::All),
-            Self::State { .. } => Keeps::State,
+            Self::State { checkpoints, .. } => Keeps::State(1 + checkpoints),
         }
     }
 }
@@ -92,7 +100,7 @@ impl Layout {
         }
         let mut serving = *serving;
         serving.block_size = block_size;
-        let first = layers.first().map_or(Keeps::State, Layer::keeps);
+        let first = layers.first().map_or(Keeps::State(1), Layer::keeps);
         if kinds.keys().all(|layer| layer.keeps() == first) {
             return Self::of_one_kind(&kinds, first, serving);
         }
@@ -103,7 +111,7 @@ impl Layout {
     fn of_one_kind(kinds: &BTreeMap<Layer, u64>, keeps: Keeps, serving: Serving) -> Self {
         let page = |layer: &Layer| match layer.keeps() {
             Keeps::Tokens(_) => layer.unit_bytes(&serving).saturating_mul(serving.block_size),
-            Keeps::State => layer.unit_bytes(&serving),
+            Keeps::State(_) => layer.unit_bytes(&serving),
         };
         let pages = kinds.iter().map(|(layer, count)| page(layer).saturating_mul(*count));
         let block_bytes = pages.fold(0, u64::saturating_add);
@@ -114,7 +122,7 @@ impl Layout {
     /// Pages are brought to one size, and every kind is split into groups of as many layers.
     fn of_several_kinds(kinds: &BTreeMap<Layer, u64>, serving: Serving) -> Self {
         let page = |layer: &Layer| layer.unit_bytes(&serving).saturating_mul(serving.block_size);
-        let page_of_tokens = kinds.keys().filter(|layer| layer.keeps() != Keeps::State).map(page).max();
+        let page_of_tokens = kinds.keys().filter(|layer| !layer.is_state()).map(page).max();
         let page_bytes = page_of_tokens.unwrap_or(1).max(1);
         let fewest = kinds.values().copied().min().unwrap_or(1).max(1);
         let most = kinds.values().copied().max().unwrap_or(1);
@@ -122,8 +130,7 @@ impl Layout {
         let in_group = if 2 * most < 3 * fewest { most } else { fewest };
         let groups = kinds.iter().flat_map(|(layer, count)| {
             let smaller = page_bytes / page(layer).max(1);
-            let grown =
-                smaller > 1 && page_bytes.is_multiple_of(page(layer)) && layer.keeps() != Keeps::State;
+            let grown = smaller > 1 && page_bytes.is_multiple_of(page(layer)) && !layer.is_state();
             let block_size = serving.block_size.saturating_mul(if grown { smaller } else { 1 });
             let splits = count.div_ceil(in_group);
             // Layer i goes to group i mod splits.
@@ -146,8 +153,8 @@ impl Layout {
                 (window.saturating_sub(1) + in_flight).min(tokens).div_ceil(group.block_size) + 1
             }
             Keeps::Tokens(Reach::Chunk(chunk)) => (chunk + in_flight).min(tokens).div_ceil(group.block_size),
-            Keeps::State if self.serving.prefix_caching => 2,
-            Keeps::State => 1,
+            Keeps::State(cached) if self.serving.prefix_caching => cached,
+            Keeps::State(_) => 1,
         };
         self.groups.iter().map(blocks).fold(0, u64::saturating_add).max(1)
     }
@@ -163,13 +170,14 @@ impl Layout {
 /// `_align_hybrid_block_size`).
 fn block_size(layers: &[Layer], serving: &Serving) -> u64 {
     let largest = |state: bool| {
-        let those = layers.iter().filter(|layer| (layer.keeps() == Keeps::State) == state);
+        let those = layers.iter().filter(|layer| layer.is_state() == state);
         those.map(|layer| layer.unit_bytes(serving)).max().filter(|bytes| *bytes > 0)
     };
     match (largest(true), largest(false)) {
         (Some(state), Some(token)) => {
-            let steps = state.div_ceil(STATE_ALIGNMENT.saturating_mul(token));
-            serving.block_size.max(STATE_ALIGNMENT.saturating_mul(steps))
+            let step = STATE_ALIGNMENT.max(serving.block_size);
+            let steps = state.div_ceil(step.saturating_mul(token));
+            serving.block_size.max(step.saturating_mul(steps))
         }
         _ => serving.block_size,
     }

@@ -5,8 +5,13 @@
 //! requests go in, and what to change.
 
 pub(crate) mod budget;
+pub(crate) mod cache_type;
 pub(crate) mod config;
+mod decoders;
+pub(crate) mod families;
 pub(crate) mod fit;
+mod hybrids;
+pub(crate) mod layers;
 pub(crate) mod layout;
 pub(crate) mod model;
 #[cfg(test)]
@@ -38,7 +43,7 @@ pub(crate) enum PlanError {
     #[error("config.json: {key} is absent; it is needed for {needed_for}")]
     Absent {
         /// Its name.
-        key: &'static str,
+        key: String,
         /// What for.
         needed_for: &'static str,
     },
@@ -53,14 +58,17 @@ pub(crate) enum PlanError {
         allowed: &'static str,
     },
     /// Layers whose cache is not known here.
-    #[error("config.json: {0}: its KV cache is not known to this program")]
-    Unsupported(String),
+    #[error(
+        "config.json: {0}: this program does not know its KV cache; start vLLM with it and read its line \"KV cache size\""
+    )]
+    Unknown(String),
     /// The size of the weights is neither told nor to be reckoned.
     #[error("the size of the weights cannot be told from config.json ({0}); give it with --weights")]
     Weights(String),
     /// The heads cannot be divided among the GPUs.
     #[error(
-        "--tensor-parallel-size: {size} is not allowed; a divisor of the model's {heads} attention heads"
+        "--tensor-parallel-size: {size} is not allowed; a divisor of the model's {heads} attention heads, and a divisor or \
+         a multiple of its KV heads"
     )]
     TensorParallel {
         /// GPUs.

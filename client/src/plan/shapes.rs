@@ -2,6 +2,8 @@
 //! the tests against what a real vLLM said when it started with them.
 
 use super::{
+    PlanError,
+    cache_type::cache_bytes,
     config::Config,
     fit::{Load, Pool},
     layout::{Group, Keeps, Layout, Serving},
@@ -23,8 +25,12 @@ const LLAMA_3_1_8B: &str = r#"{"model_type":"llama","hidden_size":4096,"intermed
     "num_attention_heads":32,"num_key_value_heads":8,"vocab_size":128256,"max_position_embeddings":131072,
     "tie_word_embeddings":false}"#;
 
+fn config(json: &str) -> Result<Config, PlanError> {
+    Config::of(serde_json::from_str(json).unwrap())
+}
+
 fn model(json: &str) -> Model {
-    Model::of(&Config::parse(json.as_bytes()).unwrap()).unwrap()
+    Model::of(&config(json).unwrap()).unwrap()
 }
 
 fn per_token(json: &str) -> u64 {
@@ -33,7 +39,7 @@ fn per_token(json: &str) -> u64 {
 
 fn weights(json: &str) -> u64 {
     let nowhere = std::path::Path::new("/nonexistent/config.json");
-    Weights::find(nowhere, &Config::parse(json.as_bytes()).unwrap(), 2).unwrap().bytes()
+    Weights::find(nowhere, &config(json).unwrap(), 2).unwrap().bytes()
 }
 
 fn window(layers: u64, block_size: u64, tokens: u64) -> Group {
@@ -157,26 +163,37 @@ fn qwen_3_next_80b_keeps_a_state_in_three_of_four_layers() {
     let json = r#"{"model_type":"qwen3_next","hidden_size":2048,"num_hidden_layers":48,"num_attention_heads":16,
         "num_key_value_heads":2,"head_dim":256,"full_attention_interval":4,"linear_num_key_heads":16,
         "linear_num_value_heads":32,"linear_key_head_dim":128,"linear_value_head_dim":128,"linear_conv_kernel_dim":4}"#;
-    // Convolution 3 × (2 × 128 × 16 + 128 × 32) × 2 bytes = 49,152; state 32 × 128 × 128 × 4 = 2,097,152. A token of a
-    // full layer: 2 × 2 × 256 × 2 = 2,048. So 2,146,304 / (16 × 2,048) = 65.5 steps of 16 tokens: 1,056 tokens a block.
+    // All in 16 bits, as `mamba_ssm_cache_dtype` auto has it (mamba_utils.py, `_mamba_state_dtype`): convolution
+    // 3 × (2 × 128 × 16 + 128 × 32) × 2 bytes = 49,152; state 32 × 128 × 128 × 2 = 1,048,576. A token of a full layer:
+    // 2 × 2 × 256 × 2 = 2,048. So 1,097,728 / (16 × 2,048) = 33.5 steps of 16 tokens: 544 tokens a block.
     let layout = Layout::of(&model(json).layers, &SERVING);
-    let state = Group { layers: 12, block_size: 1056, keeps: Keeps::State };
-    assert_eq!(layout.groups, [full(12, 1056), state, state, state]);
-    assert_eq!(layout.block_bytes, 12 * 1056 * 2048);
-    // 262,144 / 1,056 = 248.2; two states for each of three groups.
-    assert_eq!(layout.blocks_for(262_144), 249 + 6);
+    let state = Group { layers: 12, block_size: 544, keeps: Keeps::State(2) };
+    assert_eq!(layout.groups, [full(12, 544), state, state, state]);
+    assert_eq!(layout.block_bytes, 12 * 544 * 2048);
+    // 262,144 / 544 = 481.9; two states for each of three groups.
+    assert_eq!(layout.blocks_for(262_144), 482 + 6);
+    // Blocks of 32 tokens are raised in steps of 32 (platforms/interface.py, `_align_hybrid_block_size`): 16.8 steps.
+    let of_32 = Layout::of(&model(json).layers, &Serving { block_size: 32, ..SERVING });
+    assert_eq!(of_32.block_bytes, 12 * 544 * 2048);
 }
 
 #[test]
 fn nemotron_h_8b_has_four_attention_layers_of_52() {
-    let json = r#"{"model_type":"nemotron_h","hidden_size":4096,"num_attention_heads":32,"num_key_value_heads":8,
+    let json = r#"{"model_type":"nemotron_h","hidden_size":4096,"num_hidden_layers":52,"num_attention_heads":32,"num_key_value_heads":8,
         "head_dim":128,"hybrid_override_pattern":"M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-",
         "mamba_num_heads":128,"mamba_head_dim":64,"ssm_state_size":128,"n_groups":8,"conv_kernel":4}"#;
     // Four full layers × 2 × 8 × 128 × 2 bytes.
     assert_eq!(per_token(json), 16_384);
     let layers = model(json).layers;
-    // Convolution 3 × (128 × 64 + 2 × 8 × 128) values; state 128 × 64 × 128.
-    let state = Layer::State { convolution: 30_720, recurrent: 1_048_576, recurrent_bytes: 4 };
+    // Convolution 3 × 128 × 64 values, and 3 × 2 × 128 per group; state 128 × 64 × 128 of float32.
+    let state = Layer::State {
+        convolution: 24_576,
+        groups: 8,
+        of_group: 768,
+        recurrent: 1_048_576,
+        recurrent_bytes: Some(4),
+        checkpoints: 2,
+    };
     assert_eq!(layers.iter().filter(|layer| **layer == state).count(), 24);
     // (61,440 + 4,194,304) / (16 × 4,096) = 64.9 steps: 1,040 tokens a block. Groups of four: one and six.
     let layout = Layout::of(&layers, &SERVING);
@@ -259,14 +276,69 @@ fn a_real_vllm_says_the_same() {
 #[test]
 fn what_is_not_understood_is_refused_by_name() {
     for (json, says) in [
-        (r#"{"model_type":"mamba2","num_hidden_layers":2,"num_attention_heads":2}"#, "mamba2"),
+        (r#"{"model_type":"mamba2","num_hidden_layers":2,"num_attention_heads":2}"#, "model_type \"mamba2\""),
         (r#"{"model_type":"t5","is_encoder_decoder":true}"#, "encoder-decoder"),
-        (r#"{"model_type":"x","num_attention_heads":8,"hidden_size":64}"#, "num_hidden_layers is absent"),
-        (r#"{"num_attention_heads":8,"layer_types":["retention"]}"#, "layer_types: \"retention\""),
-        (r#"{"num_attention_heads":4294967296,"head_dim":4294967296,"num_hidden_layers":1}"#, "at most 2^40"),
-        (r#"{"num_attention_heads":1,"head_dim":1,"num_hidden_layers":4294967296}"#, "at most 4096"),
+        (r#"{"num_attention_heads":8}"#, "model_type is absent"),
+        (r#"{"model_type":"deepseek_v4","compress_ratios":[0,4],"head_dim":512}"#, "with compress_ratios"),
+        (r#"{"model_type":"x","layer_types":["full_attention"]}"#, "model_type \"x\" with layer_types"),
+        (r#"{"model_type":"llama","architectures":["LlamaModel"]}"#, "architectures: \"LlamaModel\""),
+        (r#"{"model_type":"llama","num_attention_heads":8,"hidden_size":64}"#, "num_hidden_layers is absent"),
+        (
+            r#"{"model_type":"qwen2","num_hidden_layers":2,"num_attention_heads":8,"hidden_size":64}"#,
+            "num_key_value_heads is absent",
+        ),
+        (
+            r#"{"model_type":"dbrx","n_layers":2,"n_heads":8,"d_model":64}"#,
+            "attn_config.kv_n_heads is absent",
+        ),
+        (r#"{"model_type":"qwen2","num_hidden_layers":2,"use_sliding_window":true}"#, "use_sliding_window"),
+        (
+            r#"{"model_type":"llama","num_hidden_layers":1,"layer_types":["retention"]}"#,
+            "layer_types: \"retention\"",
+        ),
+        (
+            r#"{"model_type":"llama","num_hidden_layers":2,"layer_types":["full_attention"]}"#,
+            "layer_types: 1 is not allowed",
+        ),
+        (r#"{"model_type":"nemotron_h","block_configs":[{"block_type":"moe"}]}"#, "block_configs"),
+        (
+            r#"{"model_type":"nemotron-nas","num_hidden_layers":1,"block_configs":[{"attention":{"n_heads_in_group":null}}]}"#,
+            "block_configs",
+        ),
+        (
+            r#"{"model_type":"llama","num_hidden_layers":1,"num_attention_heads":4294967296,"head_dim":4294967296}"#,
+            "at most 2^40",
+        ),
+        (r#"{"model_type":"llama","num_attention_heads":1,"num_hidden_layers":4294967296}"#, "at most 4096"),
     ] {
-        let error = Model::of(&Config::parse(json.as_bytes()).unwrap()).unwrap_err().to_string();
-        assert!(error.contains(says), "{error}");
+        let error = config(json).and_then(|config| Model::of(&config)).unwrap_err().to_string();
+        assert!(error.starts_with("config.json: ") && error.contains(says), "{says}: {error}");
     }
+}
+
+#[test]
+fn a_key_that_vllm_does_not_read_changes_nothing() {
+    let json = LLAMA_3_1_8B
+        .replace("{\"model_type\"", "{\"num_attention_groups\":2,\"full_attn_idxs\":[1],\"model_type\"");
+    assert_eq!(per_token(&json), 131_072);
+}
+
+#[test]
+fn the_checkpoint_may_give_the_type_of_the_cache() {
+    let of = |quantization: &str| {
+        cache_bytes(
+            &config(&format!("{{\"model_type\":\"llama\",\"quantization_config\":{quantization}}}")).unwrap(),
+        )
+    };
+    let scheme = r#"{"num_bits":8,"type":"float","dynamic":false}"#;
+    for (quantization, bytes) in [
+        (format!(r#"{{"quant_method":"compressed-tensors","kv_cache_scheme":{scheme}}}"#), Some(1)),
+        (r#"{"quant_method":"compressed-tensors","kv_cache_scheme":null}"#.to_owned(), None),
+        (r#"{"quant_method":"modelopt","quantization":{"kv_cache_quant_algo":"FP8"}}"#.to_owned(), Some(1)),
+        (r#"{"quant_method":"awq","bits":4}"#.to_owned(), None),
+    ] {
+        assert_eq!(of(&quantization).unwrap(), bytes, "{quantization}");
+    }
+    let error = of(r#"{"quant_method":"modelopt","kv_cache_quant_algo":"NVFP4"}"#).unwrap_err().to_string();
+    assert!(error.contains("quantization_config.kv_cache_quant_algo: \"NVFP4\""), "{error}");
 }

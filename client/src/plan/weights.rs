@@ -1,4 +1,4 @@
-//! How large a model's weights are: as its files say, else reckoned from its configuration.
+//! How large a model's weights are: as its files say, else estimated from its configuration, else unknown.
 
 use std::{fs, path::Path};
 
@@ -6,21 +6,27 @@ use serde_json::{Map, Value};
 
 use super::{
     PlanError,
-    config::Config,
-    model::{Kind, head_width, heads, hidden, kinds, kv_heads},
+    config::{self, Config},
+    families::Attention,
+    layers::{Kind, kinds},
+    model::{head_width, heads, hidden, kv_heads},
 };
 
 /// Most files of a model folder that are looked at.
 const MAX_FILES: usize = 4096;
+/// The list of a model's files; its `metadata.total_size` is the size of the weights, bytes.
+const INDEX: &str = "model.safetensors.index.json";
 
 /// The size of a model's weights, bytes, over all GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Weights {
     /// Sum of its `.safetensors` files.
     Files(u64),
+    /// As the index of its files says.
+    Indexed(u64),
     /// Given by the caller.
     Given(u64),
-    /// Reckoned from the configuration, within some percent.
+    /// Estimated from the configuration, within some percent.
     Estimated(u64),
 }
 
@@ -28,7 +34,7 @@ impl Weights {
     /// Bytes.
     pub(crate) const fn bytes(self) -> u64 {
         match self {
-            Self::Files(bytes) | Self::Given(bytes) | Self::Estimated(bytes) => bytes,
+            Self::Files(bytes) | Self::Indexed(bytes) | Self::Given(bytes) | Self::Estimated(bytes) => bytes,
         }
     }
 
@@ -36,6 +42,7 @@ impl Weights {
     pub(crate) const fn origin(self) -> &'static str {
         match self {
             Self::Files(_) => "size of the files",
+            Self::Indexed(_) => "index of the files",
             Self::Given(_) => "as given",
             Self::Estimated(_) => "estimated from config.json",
         }
@@ -43,17 +50,28 @@ impl Weights {
 
     /// From the files beside `path` where they are there, else from `config`.
     pub(crate) fn find(path: &Path, config: &Config, value_bytes: u64) -> Result<Self, PlanError> {
-        match files(path) {
-            Some(bytes) => Ok(Self::Files(bytes)),
+        let folder = if path.is_dir() { Some(path) } else { path.parent() };
+        if let Some(bytes) = folder.and_then(files) {
+            return Ok(Self::Files(bytes));
+        }
+        match folder.map(|folder| folder.join(INDEX)).filter(|index| index.exists()) {
+            Some(index) => indexed(&index).map(Self::Indexed),
             None => estimate(config, value_bytes).map(Self::Estimated),
         }
     }
 }
 
-/// Bytes of the `.safetensors` files beside a config.json; `None` without any. Of a folder that holds the weights twice
+fn indexed(file: &Path) -> Result<u64, PlanError> {
+    let total = config::json(file)?.pointer("/metadata/total_size").and_then(Value::as_u64);
+    total.filter(|bytes| *bytes > 0).ok_or_else(|| PlanError::Malformed {
+        path: file.to_owned(),
+        why: "metadata.total_size is absent or no whole number; give the size with --weights".into(),
+    })
+}
+
+/// Bytes of the `.safetensors` files in a folder; `None` without any. Of a folder that holds the weights twice
 /// (Mistral's `consolidated…` beside the shards), the shards alone count.
-fn files(path: &Path) -> Option<u64> {
-    let folder = if path.is_dir() { path } else { path.parent()? };
+fn files(folder: &Path) -> Option<u64> {
     let entries = fs::read_dir(folder).ok()?.take(MAX_FILES).filter_map(Result::ok);
     let sizes: Vec<(bool, u64)> = entries
         .filter(|entry| entry.path().extension().is_some_and(|extension| extension == "safetensors"))
@@ -71,14 +89,23 @@ fn files(path: &Path) -> Option<u64> {
 /// Parameters of the matrices, 128 bits: sums of products of three numbers of up to 2^32.
 #[derive(Clone, Copy, Debug, Default)]
 struct Parameters {
+    /// Embeddings and output layer, which stay in the model's type.
     embeddings: u128,
-    layers: u128,
+    /// What mixes tokens.
+    mixers: u128,
+    /// Feed-forward layers.
+    feed_forward: u128,
 }
 
 fn estimate(config: &Config, value_bytes: u64) -> Result<u64, PlanError> {
     let parameters = parameters(config)?;
     let bits = layer_bits(config, value_bytes)?;
-    let bytes = parameters.embeddings * u128::from(value_bytes) + parameters.layers * bits / 800;
+    // GPT-OSS: only the experts have 4 bits.
+    let experts_only =
+        config.quantization().and_then(|table| table.get("quant_method")) == Some(&"mxfp4".into());
+    let bits_of_mixers = if experts_only { u128::from(value_bytes) * 800 } else { bits };
+    let layers = parameters.mixers * bits_of_mixers + parameters.feed_forward * bits;
+    let bytes = parameters.embeddings * u128::from(value_bytes) + layers / 800;
     u64::try_from(bytes).map_err(|_| PlanError::Weights("its numbers are too large".into()))
 }
 
@@ -110,87 +137,77 @@ fn compressed(table: &Map<String, Value>) -> Option<u64> {
 }
 
 fn parameters(config: &Config) -> Result<Parameters, PlanError> {
-    let needed = |key: &'static str| config.needed(&[key], "the size of the weights").map(u128::from);
-    let width = u128::from(hidden(config)?);
-    let tied = config.flag("tie_word_embeddings") == Some(true);
-    let embeddings = needed("vocab_size")? * width * if tied { 1 } else { 2 };
-    let model = config.word("model_type").to_owned();
-    let (dense, experts) = feed_forward(config, width)?;
-    let mut layers = 0;
-    for (index, kind) in kinds(config, &model)?.into_iter().enumerate() {
-        layers += mixer(config, kind, width)?;
-        let index = u64::try_from(index).unwrap_or(u64::MAX);
-        // A Nemotron-H layer is either a mixer or a feed-forward layer.
-        let has_both = config.word("hybrid_override_pattern").is_empty();
-        if has_both || kind == Kind::Nothing {
-            layers += experts.filter(|_| has_experts(config, index)).or(dense).unwrap_or(0);
-        }
+    let family = config.family();
+    let unknown = |why: &str| PlanError::Weights(format!("{why} of {:?}", config.word("model_type")));
+    let matrices = family.matrices.ok_or_else(|| unknown("the parts"))?;
+    if config.has_other_parts() {
+        return Err(unknown("the parts beside the language model"));
     }
-    Ok(Parameters { embeddings, layers })
+    let width = u128::from(hidden(config)?);
+    let tied = config.flag("tie_word_embeddings").unwrap_or(family.tied);
+    let vocabulary = u128::from(config.needed("vocab_size", "the size of the weights")?);
+    let embeddings = vocabulary * width * if tied { 1 } else { 2 };
+    let (dense, experts) = feed_forward(config, width, u128::from(matrices))?;
+    let mut parameters = Parameters { embeddings, ..Parameters::default() };
+    for (index, kind) in (0u64..).zip(kinds(config)?) {
+        parameters.mixers += mixer(config, kind, width)?;
+        parameters.feed_forward += experts.filter(|_| has_experts(config, index)).or(dense).unwrap_or(0);
+    }
+    Ok(parameters)
 }
 
 /// Parameters of what mixes tokens.
 fn mixer(config: &Config, kind: Kind, width: u128) -> Result<u128, PlanError> {
-    let count = |key: &'static str| config.needed(&[key], "the size of the weights").map(u128::from);
-    Ok(match kind {
-        Kind::Nothing => 0,
-        Kind::Mamba => {
-            let any = |keys: &[&'static str]| config.needed(keys, "the size of the weights").map(u128::from);
-            let heads = any(&["mamba_n_heads", "mamba_num_heads"])?;
-            let inner = heads * any(&["mamba_d_head", "mamba_head_dim"])?;
-            let groups = any(&["mamba_n_groups", "n_groups"])? * any(&["mamba_d_state", "ssm_state_size"])?;
-            width * (2 * inner + 2 * groups + heads) + inner * width
-        }
-        Kind::Linear => {
-            let keys = count("linear_num_key_heads")? * count("linear_key_head_dim")?;
-            let value_heads = count("linear_num_value_heads")?;
-            let values = value_heads * count("linear_value_head_dim")?;
-            width * (2 * keys + 2 * values + 2 * value_heads) + values * width
-        }
-        Kind::Full | Kind::Sliding | Kind::Chunked if config.count("kv_lora_rank")?.is_some() => {
-            let heads = u128::from(heads(config)?);
-            let (rank, rotary) = (count("kv_lora_rank")?, count("qk_rope_head_dim")?);
-            let (key, value) = (count("qk_nope_head_dim")?, count("v_head_dim")?);
-            let queries = match config.count("q_lora_rank")?.map(u128::from) {
-                Some(rank) => width * rank + rank * heads * (key + rotary),
-                None => width * heads * (key + rotary),
-            };
-            queries + width * (rank + rotary) + rank * heads * (key + value) + heads * value * width
-        }
-        Kind::Full | Kind::Sliding | Kind::Chunked => {
-            let queries = u128::from(heads(config)?) * u128::from(head_width(config)?);
-            let keys = u128::from(kv_heads(config)?) * u128::from(head_width(config)?);
-            2 * width * queries + 2 * width * keys
-        }
-    })
+    let count = |key: &'static str| config.needed(key, "the size of the weights").map(u128::from);
+    if kind == Kind::Delta {
+        let keys = count("linear_num_key_heads")? * count("linear_key_head_dim")?;
+        let value_heads = count("linear_num_value_heads")?;
+        let values = value_heads * count("linear_value_head_dim")?;
+        return Ok(width * (2 * keys + 2 * values + 2 * value_heads) + values * width);
+    }
+    let heads = u128::from(heads(config)?);
+    if config.family().attention == Attention::Heads {
+        let queries = heads * u128::from(head_width(config)?);
+        let keys = u128::from(kv_heads(config)?) * u128::from(head_width(config)?);
+        // The attention of Qwen3-Next and Qwen3.5 has a gate beside its queries.
+        let gate = if config.family().state == Some(Kind::Delta) { queries } else { 0 };
+        return Ok(width * (2 * queries + 2 * keys + gate));
+    }
+    let (rank, rotary) = (count("kv_lora_rank")?, count("qk_rope_head_dim")?);
+    let (key, value) = (count("qk_nope_head_dim")?, count("v_head_dim")?);
+    let queries = match config.count("q_lora_rank")?.map(u128::from) {
+        Some(rank) => width * rank + rank * heads * (key + rotary),
+        None => width * heads * (key + rotary),
+    };
+    Ok(queries + width * (rank + rotary) + rank * heads * (key + value) + heads * value * width)
 }
 
-/// Parameters of a dense feed-forward layer, and of one with experts where there are any.
-fn feed_forward(config: &Config, width: u128) -> Result<(Option<u128>, Option<u128>), PlanError> {
-    let number = |keys: &[&str]| Ok::<_, PlanError>(config.any_count(keys)?.map(u128::from));
-    // Gated ones have three matrices; these old ones, and Nemotron's, two.
-    let plain =
-        ["gpt2", "gpt_neox", "gpt_bigcode", "falcon", "phi", "opt", "starcoder2", "nemotron", "nemotron_h"];
-    let matrices = if plain.contains(&config.word("model_type")) { 2 } else { 3 };
-    let inner = match number(&["intermediate_size", "n_inner", "ffn_hidden_size"])? {
-        Some(inner) => Some(inner),
-        None if matrices == 2 => Some(4 * width),
-        None => None,
-    };
+/// Parameters of a dense feed-forward layer of so many matrices, and of one with experts where there are any.
+fn feed_forward(
+    config: &Config,
+    width: u128,
+    matrices: u128,
+) -> Result<(Option<u128>, Option<u128>), PlanError> {
+    let number = |key: &str| Ok::<_, PlanError>(config.count(key)?.map(u128::from));
+    // The families with two matrices have four times the width by default.
+    let inner = number("intermediate_size")?.or((matrices == 2).then_some(4 * width));
     // Llama 4 has a size of its own for its dense layers.
-    let dense = number(&["intermediate_size_mlp"])?.or(inner);
-    let dense = dense.map(|inner| matrices * width * inner);
-    let experts = number(&["n_routed_experts", "num_local_experts", "num_experts"])?;
-    let of_expert = number(&["moe_intermediate_size"])?.or(inner);
-    let shared = match number(&["n_shared_experts"])? {
-        Some(shared) => of_expert.map(|inner| shared * inner),
-        None => number(&["shared_expert_intermediate_size"])?,
-    };
-    let sparse = experts
+    let dense = number("intermediate_size_mlp")?.or(inner).map(|inner| matrices * width * inner);
+    let of_expert = number("moe_intermediate_size")?.or(inner);
+    let mut shared = number("shared_expert_intermediate_size")?.unwrap_or(0);
+    if let (Some(number), Some(of_expert)) = (number("n_shared_experts")?, of_expert) {
+        shared += number * of_expert;
+    }
+    // Each of Llama 4's layers with experts has a shared one.
+    if config.word("model_type") == "llama4_text" {
+        shared += inner.unwrap_or(0);
+    }
+    let sparse = number("num_experts")?
         .zip(of_expert)
-        .map(|(experts, inner)| matrices * width * (experts * inner + shared.unwrap_or(0)) + width * experts);
+        .map(|(experts, inner)| matrices * width * (experts * inner + shared) + width * experts);
     if dense.or(sparse).is_none() {
-        return Err(PlanError::Absent { key: "intermediate_size", needed_for: "the size of the weights" });
+        let key = config.name("intermediate_size").to_owned();
+        return Err(PlanError::Absent { key, needed_for: "the size of the weights; or give --weights" });
     }
     Ok((dense, sparse))
 }
