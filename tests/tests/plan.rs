@@ -73,7 +73,10 @@ fn what_does_not_fit_says_what_to_change_and_fails() {
 fn errors_name_the_file_the_key_or_the_option() {
     let folder = folder();
     let nowhere = folder.path().join("nowhere");
-    fs::write(folder.path().join("odd.json"), r#"{"num_attention_heads":"many"}"#).unwrap();
+    let odd = CONFIG.replace("\"num_attention_heads\":4", "\"num_attention_heads\":\"many\"");
+    fs::write(folder.path().join("odd.json"), odd).unwrap();
+    let new = CONFIG.replace("llama", "llama9");
+    fs::write(folder.path().join("new.json"), new).unwrap();
     let memory = ["--gpu-memory", "1GiB"];
     for (path, arguments, says) in [
         (nowhere.as_path(), memory.as_slice(), "nowhere"),
@@ -82,7 +85,22 @@ fn errors_name_the_file_the_key_or_the_option() {
             &memory,
             "num_attention_heads: \"many\" is not allowed; a whole number",
         ),
-        (folder.path(), &["--gpu-memory", "1 GiX"], "a size such as 80GiB"),
+        (
+            &folder.path().join("new.json"),
+            &memory,
+            "model_type \"llama9\": this program does not know its KV cache",
+        ),
+        (folder.path(), &["--gpu-memory", "1 GiX"], "a size with its unit, such as 80GiB"),
+        (
+            folder.path(),
+            &["--gpu-memory", "80"],
+            "'--gpu-memory <SIZE>': it has no unit; give a size with its unit",
+        ),
+        (folder.path(), &["--kv-memory", "1073741824"], "it has no unit"),
+        (folder.path(), &["--gpu-memory", "1GiB", "--weights", "16"], "it has no unit"),
+        (folder.path(), &["--gpu-memory", "1GiB", "--other", "16"], "it has no unit"),
+        (folder.path(), &["--kv-memory", "1GiB", "--kv-cache-dtype", "nvfp4"], "invalid value 'nvfp4'"),
+        (folder.path(), &["--kv-memory", "1GiB", "--speculative-config", "{}"], "--speculative-config"),
         (folder.path(), &[], "--gpu-memory"),
         (
             folder.path(),
@@ -96,6 +114,99 @@ fn errors_name_the_file_the_key_or_the_option() {
         assert_eq!(output.status.code(), Some(2), "{error}");
         assert!(error.contains(says), "{says}: {error}");
     }
+}
+
+/// What vLLM 0.32's own code made of each model of `data/plan.json` (`vllm/kv_cache.py` writes it).
+#[test]
+fn vllm_lays_out_the_same_cache_for_every_family() {
+    let models: Vec<Value> = serde_json::from_str(&fs::read_to_string("data/plan.json").unwrap()).unwrap();
+    assert!(models.len() > 50);
+    let folder = tempfile::tempdir().unwrap();
+    let mut wrong = Vec::new();
+    for model in &models {
+        fs::write(folder.path().join("config.json"), model["config"].to_string()).unwrap();
+        let options: Vec<&str> =
+            model["options"].as_array().unwrap().iter().map(|o| o.as_str().unwrap()).collect();
+        let memory = format!("{}B", model["memory_bytes"]);
+        let output = plan(folder.path(), &[&["--json", "--kv-memory", &memory], options.as_slice()].concat());
+        let planned: Value = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
+        let keys = ["bytes_per_token", "bytes_per_block", "blocks", "tokens", "max_model_len"];
+        for key in keys {
+            let (planned, of_vllm) = (&planned[key], &model["vllm"][key]);
+            if planned != of_vllm {
+                wrong.push(format!("{} {key}: {planned} for {of_vllm}; {output:?}", model["name"]));
+            }
+        }
+        // The weights are estimated within 3 %, or not at all. GPUs that share a KV head hold its weights twice.
+        let output =
+            plan(folder.path(), &[&["--json", "--gpu-memory", "100TiB"], options.as_slice()].concat());
+        let estimate = serde_json::from_slice::<Value>(&output.stdout);
+        let Some(estimate) = estimate.ok().and_then(|plan| plan["memory"]["weights_bytes"].as_f64()) else {
+            let error = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(error.contains("give it with --weights"), "{}: {error}", model["name"]);
+            continue;
+        };
+        let ratio = estimate / model["vllm"]["weights_bytes"].as_f64().unwrap();
+        if !(0.97..1.03).contains(&ratio) {
+            wrong.push(format!("{}: weights {ratio:.3} of vLLM's", model["name"]));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn the_index_of_the_files_gives_the_weights_where_they_are_absent() {
+    let folder = folder();
+    let index = folder.path().join("model.safetensors.index.json");
+    fs::write(&index, r#"{"metadata":{"total_size":134217728},"weight_map":{}}"#).unwrap();
+    let memory = ["--gpu-memory", "1GiB", "--other", "64MiB", "--json"];
+    let planned = json(&plan(folder.path(), &memory));
+    assert_eq!(planned["memory"]["weights_bytes"], 128 << 20);
+    assert_eq!(planned["memory"]["weights_origin"], "index of the files");
+    fs::write(&index, r#"{"metadata":{}}"#).unwrap();
+    let error = String::from_utf8(plan(folder.path(), &memory).stderr).unwrap();
+    assert!(error.contains("metadata.total_size is absent"), "{error}");
+}
+
+#[test]
+fn an_automatic_window_is_the_longest_that_fits() {
+    let folder = folder();
+    // 1 MiB are 128 blocks of 16 tokens, one of them the null block.
+    let asked = |window: &str| {
+        json(&plan(folder.path(), &["--kv-memory", "1MiB", "--max-model-len", window, "--json"]))
+    };
+    for window in ["auto", "-1"] {
+        assert_eq!((&asked(window)["max_model_len"], &asked(window)["fits"]), (&2032.into(), &true.into()));
+    }
+    assert_eq!(asked("2k")["max_model_len"], 2000);
+    assert_eq!(
+        json(&plan(folder.path(), &["--kv-memory", "1GiB", "--max-model-len", "auto", "--json"]))["max_model_len"],
+        4096
+    );
+}
+
+#[test]
+fn eight_bit_caches_have_all_of_vllms_names() {
+    let folder = folder();
+    for name in ["fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc"] {
+        let planned = plan(folder.path(), &["--kv-memory", "1GiB", "--kv-cache-dtype", name, "--json"]);
+        assert_eq!(json(&planned)["bytes_per_token"], 256, "{name}");
+    }
+}
+
+#[test]
+fn gpus_that_cannot_share_the_kv_heads_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    // 12 heads go on four GPUs, 3 KV heads neither on four nor four times on one.
+    let config = CONFIG.replace(
+        "\"num_attention_heads\":4,\"num_key_value_heads\":2",
+        "\"num_attention_heads\":12,\"num_key_value_heads\":3",
+    );
+    fs::write(folder.path().join("config.json"), config).unwrap();
+    let on = |gpus: &str| plan(folder.path(), &["--kv-memory", "1GiB", "--tensor-parallel-size", gpus]);
+    let error = String::from_utf8(on("4").stderr).unwrap();
+    assert!(error.contains("a divisor or a multiple of its KV heads"), "{error}");
+    assert!(on("6").status.success() && on("3").status.success());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -17,6 +17,8 @@ const MAX_BYTES: u64 = 4 << 20;
 pub(crate) const MAX_NUMBER: u64 = 1 << 32;
 /// Where models of several kinds of input keep the configuration of their language model.
 const LANGUAGE_MODEL: [&str; 4] = ["text_config", "llm_config", "language_config", "thinker_config"];
+/// Keys of parts beside the language model.
+const OTHER_PARTS: [&str; 2] = ["vision_config", "audio_config"];
 
 /// The configuration of a language model.
 #[derive(Clone, Debug)]
@@ -24,8 +26,8 @@ pub(crate) struct Config {
     map: Map<String, Value>,
     /// What stands outside the language model's own part, such as the quantization.
     outer: Map<String, Value>,
-    /// Whether the language model is only a part of the model.
-    nested: bool,
+    /// Whether the model has parts beside the language model.
+    other_parts: bool,
     family: &'static Family,
 }
 
@@ -50,7 +52,8 @@ impl Config {
             map = inner.unwrap_or(map);
         }
         let family = Family::of(&map, &outer, nested)?;
-        Ok(Self { map, outer, nested, family })
+        let other_parts = nested || OTHER_PARTS.iter().any(|key| outer.contains_key(*key));
+        Ok(Self { map, outer, other_parts, family })
     }
 
     /// The family of the model.
@@ -60,7 +63,7 @@ impl Config {
 
     /// Whether the model has parts beside the language model.
     pub(crate) const fn has_other_parts(&self) -> bool {
-        self.nested
+        self.other_parts
     }
 
     /// What stands under `key`, or under the family's name for it. `a.b` is `b` in the table `a`. Null is absent.
@@ -95,9 +98,10 @@ impl Config {
         Ok(list.iter().filter_map(Value::as_u64).max().filter(|number| (1..=MAX_NUMBER).contains(number)))
     }
 
-    /// A truth value; `None` where it is absent.
+    /// A truth value; where the key is absent, what vLLM takes for this family (1 is true).
     pub(crate) fn flag(&self, key: &str) -> Option<bool> {
-        self.value(key)?.as_bool()
+        let default = || self.family.defaults.iter().find(|(known, _)| *known == key);
+        self.value(key).map_or_else(|| default().map(|(_, number)| *number == 1), Value::as_bool)
     }
 
     /// A word, also from outside the language model's part; empty where it is absent.

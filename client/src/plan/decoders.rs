@@ -49,9 +49,8 @@ pub(super) static DECODERS: &[Family] = &[
             "qwen2_5_vl_text",
             "qwen2_moe",
             "qwen3_moe",
-            "mimo",
         ],
-        architectures: &["Qwen2ForCausalLM", "Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM", "MiMoForCausalLM"],
+        architectures: &["Qwen2ForCausalLM", "Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM"],
         layers: Layers::WithoutWindow,
         ..PLAIN
     },
@@ -146,6 +145,7 @@ pub(super) static DECODERS: &[Family] = &[
         tied: true,
         ..PLAIN
     },
+    Family { types: &["olmo"], architectures: &["OlmoForCausalLM"], kv_as_heads: true, ..PLAIN },
     Family { types: &["olmo2"], architectures: &["Olmo2ForCausalLM"], kv_as_heads: true, ..PLAIN },
     Family { types: &["olmoe"], architectures: &["OlmoeForCausalLM"], ..PLAIN },
     Family {
@@ -172,15 +172,23 @@ pub(super) static DECODERS: &[Family] = &[
         ..PLAIN
     },
     Family {
-        types: &["ernie4_5", "ernie4_5_moe"],
-        architectures: &["Ernie4_5ForCausalLM", "Ernie4_5_MoeForCausalLM"],
+        types: &["ernie4_5"],
+        architectures: &["Ernie4_5ForCausalLM"],
+        layers: Layers::Full,
+        defaults: &[("head_dim", 128)],
+        tied: true,
+        ..PLAIN
+    },
+    Family {
+        types: &["ernie4_5_moe"],
+        architectures: &["Ernie4_5_MoeForCausalLM"],
         layers: Layers::Full,
         matrices: None,
         ..PLAIN
     },
     Family {
-        types: &["gpt2", "gptj"],
-        architectures: &["GPT2LMHeadModel", "GPTJForCausalLM"],
+        types: &["gpt2"],
+        architectures: &["GPT2LMHeadModel"],
         spelled: &GPT2_KEYS,
         kv_as_heads: true,
         matrices: Some(2),
@@ -188,13 +196,18 @@ pub(super) static DECODERS: &[Family] = &[
         ..PLAIN
     },
     Family {
-        types: &["bloom"],
-        architectures: &["BloomForCausalLM"],
-        spelled: &[
-            ("num_hidden_layers", "n_layer"),
-            ("num_attention_heads", "n_head"),
-            ("max_position_embeddings", "seq_length"),
-        ],
+        types: &["gptj"],
+        architectures: &["GPTJForCausalLM"],
+        spelled: &GPT2_KEYS,
+        kv_as_heads: true,
+        matrices: Some(2),
+        ..PLAIN
+    },
+    Family {
+        types: &["gpt_bigcode"],
+        architectures: &["GPTBigCodeForCausalLM"],
+        spelled: &GPT2_KEYS,
+        defaults: &[("multi_query", 1)],
         kv_as_heads: true,
         matrices: Some(2),
         tied: true,
@@ -213,7 +226,7 @@ pub(super) static DECODERS: &[Family] = &[
         types: &["falcon"],
         architectures: &["FalconForCausalLM"],
         spelled: &[("num_key_value_heads", "num_kv_heads"), ("intermediate_size", "ffn_hidden_size")],
-        defaults: &[("max_position_embeddings", 2048)],
+        defaults: &[("max_position_embeddings", 2048), ("multi_query", 1)],
         kv_as_heads: true,
         matrices: Some(2),
         tied: true,
@@ -266,6 +279,13 @@ pub(super) static DECODERS: &[Family] = &[
         architectures: &["ApertusForCausalLM"],
         kv_as_heads: true,
         matrices: Some(2),
+        ..PLAIN
+    },
+    Family {
+        types: &["granitemoeshared"],
+        architectures: &["GraniteMoeSharedForCausalLM"],
+        kv_as_heads: true,
+        matrices: None,
         ..PLAIN
     },
     Family {

@@ -198,3 +198,22 @@ fn is_set(value: &Value) -> bool {
         Value::String(_) | Value::Bool(true) => true,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// vLLM for the CPU does not start these: they have tests of their own (`shapes`).
+    const BY_HAND: [&str; 2] = ["deepseek_v32", "qwen3_5_text"];
+
+    #[test]
+    fn every_family_was_checked_against_vllm() {
+        let models: Vec<Value> = serde_json::from_str(include_str!("../../../tests/data/plan.json")).unwrap();
+        let checked: Vec<&str> =
+            models.iter().map(|model| model["config"]["model_type"].as_str().unwrap()).collect();
+        for family in DECODERS.iter().chain(HYBRIDS) {
+            let is_checked = family.types.iter().any(|kind| checked.contains(kind) || BY_HAND.contains(kind));
+            assert!(is_checked, "{:?}", family.types);
+        }
+    }
+}

@@ -56,7 +56,7 @@ pub(crate) fn kinds(config: &Config) -> Result<Vec<Kind>, PlanError> {
         (Layers::Listed, None) => {
             Err(PlanError::Absent { key: "layer_types".into(), needed_for: "the kinds of the layers" })
         }
-        (Layers::Chunks, None) => ones(config, "no_rope_layers", count, Kind::Chunked),
+        (Layers::Chunks, None) => chunks(config, count),
         (Layers::Ones, _) => ones(config, "hybrid_layer_pattern", count, Kind::Sliding),
         (Layers::Blocks, _) => blocks(config, count),
         (Layers::Period, _) => period(config, count),
@@ -160,6 +160,15 @@ fn ones(config: &Config, key: &'static str, count: u64, marked: Kind) -> Result<
         _ => Err(wrong(key, value, "0 or 1")),
     };
     first(key, list, count)?.iter().map(kind).collect()
+}
+
+/// Llama 4: an empty list means that one layer in so many has no rotary embedding (transformers, `Llama4TextConfig`).
+fn chunks(config: &Config, count: u64) -> Result<Vec<Kind>, PlanError> {
+    if config.list("no_rope_layers").is_some() {
+        return ones(config, "no_rope_layers", count, Kind::Chunked);
+    }
+    let every = config.count("no_rope_layer_interval")?.unwrap_or(4);
+    Ok((1..=count).map(|layer| if layer % every == 0 { Kind::Full } else { Kind::Chunked }).collect())
 }
 
 /// Nemotron-NAS: a block may do without attention (model_executor/models/nemotron_nas.py).

@@ -1,8 +1,9 @@
-//! How many tokens of KV cache a model has on given GPUs, reckoned as vLLM reckons it when it starts.
+//! How many tokens of KV cache a model has on given GPUs, computed as vLLM does when it starts.
 //!
-//! [`config`] reads a Hugging Face `config.json`; [`model`] tells its layers from it, [`weights`] its size; [`layout`]
-//! puts the layers into the groups that share blocks; [`budget`] says what memory is left for them; [`fit`] how many
-//! requests go in, and what to change.
+//! [`config`] reads a Hugging Face `config.json`; [`families`] says which keys of it count for which models; [`layers`]
+//! and [`model`] derive what each layer keeps, [`weights`] how large the model is; [`layout`] puts the layers into the
+//! groups that share blocks; [`budget`] says what memory is left for them; [`fit`] how many requests fit, and what to
+//! change.
 
 pub(crate) mod budget;
 pub(crate) mod cache_type;
@@ -62,8 +63,8 @@ pub(crate) enum PlanError {
         "config.json: {0}: this program does not know its KV cache; start vLLM with it and read its line \"KV cache size\""
     )]
     Unknown(String),
-    /// The size of the weights is neither told nor to be reckoned.
-    #[error("the size of the weights cannot be told from config.json ({0}); give it with --weights")]
+    /// Neither files nor configuration give the size of the weights.
+    #[error("config.json: the size of the weights is not known for {0}; give it with --weights")]
     Weights(String),
     /// The heads cannot be divided among the GPUs.
     #[error(

@@ -171,6 +171,8 @@ pub(crate) fn kv_heads(config: &Config) -> Result<u64, PlanError> {
         config.flag("multi_query") == Some(true) && config.flag("new_decoder_architecture") != Some(true);
     match config.count("num_key_value_heads")? {
         _ if single => Ok(1),
+        // ChatGLM: groups count only with `multi_query_attention`.
+        _ if config.flag("multi_query_attention") == Some(false) => heads(config),
         Some(heads) => Ok(heads),
         None if config.family().kv_as_heads => heads(config),
         None => config.needed("num_key_value_heads", "the KV cache"),

@@ -178,6 +178,19 @@ fn qwen_3_next_80b_keeps_a_state_in_three_of_four_layers() {
 }
 
 #[test]
+fn qwen_3_5_keeps_its_state_in_the_type_that_it_names() {
+    // As Qwen3-Next, but `mamba_ssm_dtype` counts (vLLM 0.32, models/config.py, Qwen3_5ForConditionalGenerationConfig):
+    // 49,152 + 32 × 128 × 128 × 4 = 2,146,304 bytes; / (16 × 2,048) = 65.5 steps of 16 tokens: 1,056 tokens a block.
+    let json = r#"{"model_type":"qwen3_5_moe","text_config":{"model_type":"qwen3_5_moe_text","hidden_size":2048,
+        "num_hidden_layers":40,"num_attention_heads":16,"num_key_value_heads":2,"head_dim":256,
+        "linear_num_key_heads":16,"linear_num_value_heads":32,"linear_key_head_dim":128,"linear_value_head_dim":128,
+        "linear_conv_kernel_dim":4,"full_attention_interval":4,"mamba_ssm_dtype":"float32"}}"#;
+    let layout = Layout::of(&model(json).layers, &SERVING);
+    let state = Group { layers: 10, block_size: 1056, keeps: Keeps::State(2) };
+    assert_eq!(layout.groups, [full(10, 1056), state, state, state]);
+}
+
+#[test]
 fn nemotron_h_8b_has_four_attention_layers_of_52() {
     let json = r#"{"model_type":"nemotron_h","hidden_size":4096,"num_hidden_layers":52,"num_attention_heads":32,"num_key_value_heads":8,
         "head_dim":128,"hybrid_override_pattern":"M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-",
@@ -230,6 +243,9 @@ fn llama_4_scout_looks_at_chunks_in_three_of_four_layers() {
     let chunk = Group { layers: 12, block_size: 16, keeps: Keeps::Tokens(Reach::Chunk(8192)) };
     assert_eq!(layout.groups, [full(12, 16), chunk, chunk, chunk]);
     assert_eq!(layout.block_bytes, 12 * 16 * 2 * 8 * 128 * 2);
+    // The same without a list: one layer in four.
+    let unlisted = json.replace(&format!("[{rotary}]"), "[]");
+    assert_eq!(Layout::of(&model(&unlisted).layers, &SERVING), layout);
     // 1,048,576 / 16; (8,192 + 16,384) / 16 for each of three.
     assert_eq!(layout.blocks_for(1_048_576), 65_536 + 3 * 1536);
 }

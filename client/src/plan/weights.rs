@@ -106,7 +106,7 @@ fn estimate(config: &Config, value_bytes: u64) -> Result<u64, PlanError> {
     let bits_of_mixers = if experts_only { u128::from(value_bytes) * 800 } else { bits };
     let layers = parameters.mixers * bits_of_mixers + parameters.feed_forward * bits;
     let bytes = parameters.embeddings * u128::from(value_bytes) + layers / 800;
-    u64::try_from(bytes).map_err(|_| PlanError::Weights("its numbers are too large".into()))
+    u64::try_from(bytes).map_err(|_| PlanError::Weights("numbers that are too large".into()))
 }
 
 /// Hundredths of bits per parameter of the layers.
@@ -123,7 +123,7 @@ fn layer_bits(config: &Config, value_bytes: u64) -> Result<u128, PlanError> {
         "compressed-tensors" => compressed(table),
         _ => None,
     };
-    let unknown = || PlanError::Weights(format!("quantization {:?} is not known", word("quant_method")));
+    let unknown = || PlanError::Weights(format!("quantization {:?}", word("quant_method")));
     bits.map(u128::from).ok_or_else(unknown)
 }
 
@@ -138,8 +138,9 @@ fn compressed(table: &Map<String, Value>) -> Option<u64> {
 
 fn parameters(config: &Config) -> Result<Parameters, PlanError> {
     let family = config.family();
-    let unknown = |why: &str| PlanError::Weights(format!("{why} of {:?}", config.word("model_type")));
-    let matrices = family.matrices.ok_or_else(|| unknown("the parts"))?;
+    let unknown =
+        |part: &str| PlanError::Weights(format!("{part} of model_type {:?}", config.word("model_type")));
+    let matrices = family.matrices.ok_or_else(|| unknown("the feed-forward layers"))?;
     if config.has_other_parts() {
         return Err(unknown("the parts beside the language model"));
     }
