@@ -29,8 +29,8 @@ use self::{
 };
 use crate::{clock, state::boot_id};
 
-/// Says what the file is, with the version of its form: `gpuadPR1`, little endian.
-const MAGIC: u64 = u64::from_le_bytes(*b"gpuadPR1");
+/// Says what the file is, with the version of its form: `gpuadPR2`, little endian.
+const MAGIC: u64 = u64::from_le_bytes(*b"gpuadPR2");
 /// Words before the slots: magic, boot, epoch, slots.
 const HEADER_WORDS: usize = 4;
 /// Most slots that are read.

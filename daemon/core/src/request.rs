@@ -173,6 +173,12 @@ pub enum RequestError {
         /// What is allowed.
         allowed: &'static str,
     },
+    /// The request body is not understood: what of it, by its key.
+    #[error("openai_body: {0}")]
+    Body(String),
+    /// Neither the request nor its body names a model.
+    #[error("model is missing; name it in the request or in openai_body")]
+    NoModel,
     /// A request id came again with other content.
     #[error("request_id: {0:?} was used before with other content; a request id names one request")]
     IdReused(String),
