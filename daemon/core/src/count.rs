@@ -55,6 +55,8 @@ pub struct TextSize {
     pub prompts: u32,
     /// Of several prompts, the longest has at most this many tokens.
     pub longest: Tokens,
+    /// And at least this many.
+    pub longest_least: Tokens,
     /// The engine keeps at most this many tokens of each prompt; [`TextSize::WINDOW`]: as many as leave room for output.
     pub cut: Option<Tokens>,
 }
@@ -103,6 +105,7 @@ impl FromIterator<TextSize> for TextSize {
             assumed: sum.assumed + one.assumed,
             prompts: sum.prompts.saturating_add(1),
             longest: sum.longest.max(one.hard().high),
+            longest_least: sum.longest_least.max(one.surely()),
             cut: one.cut,
         })
     }
@@ -136,9 +139,11 @@ impl TextSize {
     /// The longest prompt has at least this many tokens: a word has one of its own, for tokenizers split text at blanks
     /// before they look for tokens. Those that do not (SuperBPE) are rare; where one is at hand, the text is counted.
     pub(crate) fn surely(&self) -> Tokens {
+        if self.prompts > 0 {
+            return self.longest_least.min(self.cut.unwrap_or(Self::WINDOW));
+        }
         let words = self.beside() + Tokens(self.words);
-        let low = self.hard().low.max(self.kept(words));
-        Tokens(low.0.div_ceil(self.count()))
+        self.hard().low.max(self.kept(words))
     }
 
     /// Of `total` tokens, what the engine keeps at most.

@@ -1,6 +1,7 @@
 //! What a request may need over its whole life: the one place that answers it.
 
 use crate::{
+    count::TextSize,
     prompts::Prompts,
     request::{MAX_COUNT, Prompt, PromptCount, Request},
     settings::Settings,
@@ -51,15 +52,24 @@ impl Need {
         // The engine needs room for at least one output token, if it is to generate any.
         let first = Tokens(u64::from(request.max_tokens != Some(Tokens::ZERO)));
         let most_prompt = window.map(|window| window.saturating_sub(first));
-        let (prompts, count) = count_prompts(request.prompt, most_prompt);
+        let cut = request.prompt.text().is_some_and(|text| text.cut.is_some());
+        let (prompts, count) = counted(request.prompt);
+        // A bound beyond the window says no more than the window itself, for the engine refuses longer prompts.
+        let within = most_prompt.filter(|_| cut || count == PromptCount::Bounded);
+        let prompts = within.map_or(prompts, |most| prompts.cut(most));
         let least = at_least(request.prompt, prompts, count);
         if let (Some(window), Some(most)) = (window, most_prompt)
             && least > most
+            && !cut
         {
             return Err(Misfit::Context { window });
         }
         // Each prompt has the window to itself: the shortest leaves most of it.
-        let shortest = if count == PromptCount::Bounded { least } else { prompts.shortest() };
+        let shortest = match count {
+            PromptCount::Bounded if prompts.count > 1 => first,
+            PromptCount::Bounded => least,
+            _ => prompts.shortest(),
+        };
         let left = window.map(|window| window.saturating_sub(shortest).max(first));
         let mut granted = request.max_tokens;
         let limit = settings.most_tokens(request.class);
@@ -99,30 +109,26 @@ impl Need {
     }
 }
 
-/// Prompts and how they were counted. A bound beyond the window says no more than the window itself, for the engine
-/// refuses longer prompts, and one that is cut to the window is not longer.
-fn count_prompts(prompt: Prompt, most: Option<Tokens>) -> (Prompts, PromptCount) {
-    let (prompts, count) = match prompt {
+/// Prompts and how they were counted.
+fn counted(prompt: Prompt) -> (Prompts, PromptCount) {
+    match prompt {
         Prompt::Tokens(tokens) => (tokens.into(), PromptCount::Exact),
         Prompt::Several(prompts) => (prompts, PromptCount::Exact),
         Prompt::Counted { prompts, count, .. } => (prompts, count),
         Prompt::Text(text) => (text.at_most(text.hard().high), PromptCount::Bounded),
         Prompt::Bytes(bytes) => (Tokens(bytes).into(), PromptCount::Bounded),
-    };
-    let cut = prompt.text().is_some_and(|text| text.cut.is_some());
-    match most.filter(|_| cut || count == PromptCount::Bounded) {
-        Some(most) => (prompts.cut(most), count),
-        None => (prompts, count),
     }
 }
 
 /// The longest prompt has at least this many tokens, however it was counted.
 fn at_least(prompt: Prompt, prompts: Prompts, count: PromptCount) -> Tokens {
-    match (count, prompt.text()) {
-        (PromptCount::Bounded, Some(text)) => text.surely(),
-        (PromptCount::Bounded, None) => Tokens::ZERO,
-        _ => prompts.longest,
-    }
+    let text = match prompt {
+        Prompt::Bytes(bytes) => TextSize { bytes, ..TextSize::default() },
+        Prompt::Text(text) => text,
+        Prompt::Counted { text, .. } if count == PromptCount::Bounded => text,
+        _ => return prompts.longest,
+    };
+    text.surely()
 }
 
 #[cfg(test)]
@@ -160,6 +166,50 @@ mod tests {
         let need = Need::of(&text, Some(Tokens(4096)), Tokens(1024), &settings).unwrap();
         assert_eq!((need.prompts.total, need.count), (Tokens(4095), PromptCount::Bounded));
         assert_eq!(need.output, Tokens(1));
+    }
+
+    #[test]
+    fn each_prompt_of_a_batch_has_the_window_to_itself() {
+        let settings = Settings::default();
+        let batch = |count, longest, total| {
+            let prompts = Prompts { count, total: Tokens(total), longest: Tokens(longest) };
+            Request { prompt: Prompt::Several(prompts), max_tokens: Some(Tokens(4000)), n: 2, ..request(0) }
+        };
+        let need = Need::of(&batch(10, 1000, 10_000), Some(Tokens(4096)), Tokens(1024), &settings).unwrap();
+        // The window leaves 3,096 tokens to each.
+        assert_eq!((need.output, need.granted, need.n), (Tokens(3096), Some(Tokens(3096)), 20));
+        assert_eq!(need.tokens(), Tokens(10_000 + 20 * 3096));
+        let one_too_long = batch(2, 4096, 4100);
+        assert!(Need::of(&one_too_long, Some(Tokens(4096)), Tokens(1024), &settings).is_err());
+    }
+
+    #[test]
+    fn what_generates_nothing_may_fill_the_window() {
+        let settings = Settings::default();
+        let embedding = |prompt| Request { max_tokens: Some(Tokens::ZERO), ..request(prompt) };
+        let need = Need::of(&embedding(4096), Some(Tokens(4096)), Tokens(1024), &settings).unwrap();
+        assert_eq!((need.output, need.granted, need.most), (Tokens::ZERO, Some(Tokens::ZERO), Tokens::ZERO));
+        assert!(Need::of(&embedding(4097), Some(Tokens(4096)), Tokens(1024), &settings).is_err());
+    }
+
+    #[test]
+    fn a_prompt_that_is_cut_to_the_window_fits_it() {
+        let text = TextSize { known: Tokens(9000), cut: Some(TextSize::WINDOW), ..TextSize::default() };
+        let counted = Prompt::Counted { text, prompts: Tokens(9000).into(), count: PromptCount::Exact };
+        let asked = Request { prompt: counted, max_tokens: Some(Tokens(5)), ..request(0) };
+        let need = Need::of(&asked, Some(Tokens(4096)), Tokens(1024), &Settings::default()).unwrap();
+        assert_eq!((need.prompts.total, need.output), (Tokens(4095), Tokens(1)));
+    }
+
+    #[test]
+    fn what_exceeds_the_window_by_its_words_alone_is_no_mere_bound() {
+        let settings = Settings::default();
+        let text = |words| Prompt::Text(TextSize { bytes: words * 6, words, ..TextSize::default() });
+        let asked = |words| Request { prompt: text(words), max_tokens: Some(Tokens(9000)), ..request(0) };
+        assert!(Need::of(&asked(4096), Some(Tokens(4096)), Tokens(1024), &settings).is_err());
+        // What is granted is what the least prompt leaves.
+        let need = Need::of(&asked(1000), Some(Tokens(4096)), Tokens(1024), &settings).unwrap();
+        assert_eq!((need.count, need.granted), (PromptCount::Bounded, Some(Tokens(3096))));
     }
 
     #[test]

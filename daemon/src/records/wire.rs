@@ -250,7 +250,8 @@ structs! {
     PlainOnDevice for DeviceProcess { pid: u32, used: Option<Bytes> }
     PlainText for TextSize {
         bytes: u64, wide_bytes: u64, symbol_bytes: u64, space_bytes: u64, optional_bytes: u64, words: u64,
-        messages: u64, known: Tokens, assumed: Tokens, prompts: u32, longest: Tokens, cut: Option<Tokens>,
+        messages: u64, known: Tokens, assumed: Tokens, prompts: u32, longest: Tokens,
+        longest_least: Tokens, cut: Option<Tokens>,
     }
     PlainPrompts for Prompts { count: u32, total: Tokens, longest: Tokens }
     PlainTerms for Terms {
