@@ -15,8 +15,7 @@ import types
 import typing
 from collections.abc import Iterable, Sequence
 
-from pydantic import BaseModel, TypeAdapter
-from pydantic.fields import FieldInfo
+from pydantic import TypeAdapter
 from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
 from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 from vllm.entrypoints.openai.chat_completion.protocol import (
@@ -31,7 +30,6 @@ from vllm.entrypoints.pooling.pooling.protocol import PoolingRequest
 from vllm.entrypoints.pooling.scoring.protocol import RerankRequest, ScoreRequest
 from vllm.entrypoints.serve.utils.api_utils import get_max_tokens
 from vllm.renderers.inputs.preprocess import prompt_to_seq
-from vllm.sampling_params import SamplingParams
 
 WINDOW = 2048
 # Tokens that a chat is taken to have.
@@ -255,16 +253,16 @@ def classes(kind):
 
 def drawn(api, dice):
     kind, key, _ = APIS[api]
-    chosen = [one for one in classes(kind) if key in one.model_fields] or classes(kind)
-    cls = dice.choice(chosen)
+    cls = dice.choice([one for one in classes(kind) if {key, "messages", "text_1"} & set(one.model_fields)])
     body = {}
     for name, field in cls.model_fields.items():
         needed = name in (key, "model") or (field.is_required() and dice.random() < 0.98)
         if needed or dice.random() < (0.01 if name in RARE else 0.08):
             value = made_for(api, name, dice)
             body[name] = of_type(field.annotation, dice) if value is ABSENT else value
+    if "input" in body and "messages" in body and dice.random() < 0.95:
+        del body["messages"]
     if api in ("embedding", "pooling", "classification") and dice.random() < 0.7:
-        body.setdefault("encoding_format" if api != "classification" else "use_activation", None)
         body["encoding_format"] = "float"
     if api == "anthropic":
         body["max_tokens"] = dice.choice([1, 16, 100, WINDOW, 16.0, "16"])
@@ -278,10 +276,6 @@ def drawn(api, dice):
     return written
 
 
-def length(prompt):
-    return len(prompt)
-
-
 def outputs(request, limit, truncate, lengths, sampling, generates=True):
     """The prompts as they are cut, and what is left to each for output."""
     params = request.build_tok_params(MODEL)
@@ -291,8 +285,10 @@ def outputs(request, limit, truncate, lengths, sampling, generates=True):
         if not 0 < length < WINDOW:
             raise ValueError("the engine refuses it")
         most = get_max_tokens(WINDOW, limit, length, {}, None, truncate_prompt_tokens=truncate)
-        made = sampling(most)
-        left.append(made.max_tokens)
+        # A beam search takes fewer than no tokens for none; anything else refuses them.
+        if most < 0:
+            raise ValueError("fewer than no tokens")
+        left.append(sampling(most).max_tokens)
     return cut, left
 
 
@@ -308,14 +304,14 @@ def texts_of(conversation):
     return total
 
 
-def of_chat(request):
+def of_chat(request, conversation):
     limit = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
     sampling = request.to_beam_search_params if request.use_beam_search else request.to_sampling_params
     cut, left = outputs(
         request, limit, request.truncate_prompt_tokens, [CHAT], lambda most: sampling(most, {})
     )
     told = {"special": request.add_special_tokens, "generation_prompt": request.add_generation_prompt}
-    said = {"messages": len(request.messages), "text_bytes": texts_of(request.messages)}
+    said = {"messages": len(conversation), "text_bytes": texts_of(conversation)}
     return {"n": request.n or 1, "limit": limit, "prompts": cut, "output": left, **told, **said}
 
 
@@ -339,9 +335,11 @@ def understood(api, value):
         told = {"special": request.add_special_tokens}
         return {"n": request.n, "limit": request.max_tokens, "prompts": cut, "output": left, **told}
     if api == "chat":
-        return of_chat(request)
+        # Validation leaves iterators behind that can be read once: the texts are those of the body.
+        return of_chat(request, value["messages"])
     if api == "batch":
-        each = [of_chat(request.to_chat_completion_request(messages)) for messages in request.messages]
+        pairs = zip(request.messages, value["messages"])
+        each = [of_chat(request.to_chat_completion_request(chat), texts) for chat, texts in pairs]
         joined = {**each[0]}
         for key in ("prompts", "output"):
             joined[key] = [one for chat in each for one in chat[key]]
@@ -349,7 +347,8 @@ def understood(api, value):
             joined[key] = sum(chat[key] for chat in each)
         return joined
     if api == "anthropic":
-        return of_chat(AnthropicServingMessages.to_chat_completion_request(request))
+        converted = AnthropicServingMessages.to_chat_completion_request(request)
+        return of_chat(converted, converted.messages)
     if api == "responses":
         truncate = -1 if request.truncation != "disabled" else None
         cut, left = outputs(

@@ -407,10 +407,9 @@ impl Request<'_> {
         }
         let (field, count) = match self.prompt {
             Prompt::Tokens(tokens) => ("prompt_tokens", tokens.0),
-            Prompt::Several(prompts) => ("prompt", prompts.total.0),
             Prompt::Bytes(bytes) => ("prompt_bytes", bytes),
             Prompt::Text(text) => ("prompt", text.bytes),
-            Prompt::Counted { prompts, .. } => ("prompt", prompts.total.0),
+            Prompt::Several(prompts) | Prompt::Counted { prompts, .. } => ("prompt", prompts.total.0),
         };
         within(field, count, 0, MAX_COUNT, "0 to 4294967295")?;
         let max_tokens = self.max_tokens.unwrap_or_default().0;

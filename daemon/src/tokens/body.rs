@@ -82,7 +82,7 @@ pub struct ChatOptions<'a> {
 }
 
 /// Why a body is not understood.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError {
     /// It is no JSON object.
     #[error("line {line}, column {column}")]

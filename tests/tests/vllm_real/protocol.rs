@@ -32,7 +32,7 @@ const WINDOW: u64 = 2048;
 /// More than any body drawn needs.
 const BLOCKS: u64 = 100_000_000;
 /// At most this share of what vLLM accepts may be refused by name, percent. APIs that are refused as a whole aside.
-const MOST_NAMED: usize = 10;
+const MOST_NAMED: usize = 5;
 /// Those.
 const REFUSED_APIS: [&str; 3] = ["score", "rerank", "cohere"];
 

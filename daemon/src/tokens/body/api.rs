@@ -19,8 +19,12 @@ const COMPLETION_TOKENS: u64 = 16;
 /// Keys of an Anthropic body that no chat completion has.
 const ANTHROPIC: [&str; 4] = ["system", "stop_sequences", "thinking", "output_config"];
 /// Keys of a body for embeddings, classification or pooling that no other has.
-const POOLING: [&str; 7] =
-    ["dimensions", "embed_dtype", "encoding_format", "endianness", "padding", "task", "use_activation"];
+const POOLING: [&str; 6] =
+    ["dimensions", "embed_dtype", "encoding_format", "endianness", "padding", "use_activation"];
+/// Keys that it has and responses have not, though chats have.
+const TOKENIZED: [&str; 4] = ["add_special_tokens", "task", "truncate_prompt_tokens", "truncation_side"];
+/// Keys of a body that generates.
+const GENERATED: [&str; 6] = ["max_completion_tokens", "max_tokens", "n", "stop", "stream", "temperature"];
 /// Keys of a body for responses that none for embeddings has.
 const RESPONSES: [&str; 8] =
     ["instructions", "max_output_tokens", "reasoning", "store", "stream", "temperature", "text", "tools"];
@@ -111,7 +115,7 @@ fn chat<'a>(keys: &Keys<'a>, messages: &'a RawValue) -> Result<Body<'a>, BodyErr
             messages.splice(0..0, self::system(system)?);
         }
     }
-    let pooling = keys.any(&POOLING).is_some();
+    let pooling = keys.any(&POOLING).is_some() && keys.any(&GENERATED).is_none();
     let limit = keys.limit("max_completion_tokens")?;
     let limit = if limit.is_some() { limit } else { keys.limit("max_tokens")? };
     let body = Body { chat, ..generated(keys, input, limit)? };
@@ -120,8 +124,8 @@ fn chat<'a>(keys: &Keys<'a>, messages: &'a RawValue) -> Result<Body<'a>, BodyErr
 
 /// `input` is that of responses or of embeddings; a text, or messages, may be either.
 fn of_input<'a>(keys: &Keys<'a>, input: &'a RawValue) -> Result<Body<'a>, BodyError> {
-    let pooling = keys.any(&POOLING).is_some();
     let ambiguous = keys.any(&RESPONSES).is_none();
+    let pooling = ambiguous && keys.any(&POOLING).or(keys.any(&TOKENIZED)).is_some();
     let body = match list("input", input)? {
         List::Texts(texts) if !pooling && input.get().starts_with('"') => {
             let user = texts.into_iter().map(|text| Message::new("user", Content::Text(text)));
@@ -130,7 +134,6 @@ fn of_input<'a>(keys: &Keys<'a>, input: &'a RawValue) -> Result<Body<'a>, BodyEr
         List::Objects(items) if !pooling => {
             return responses(keys, items.into_iter().map(item).collect(), ambiguous);
         }
-        List::Empty if !pooling => return responses(keys, Vec::new(), ambiguous),
         list @ (List::Objects(_) | List::Chats(_)) => {
             Body { chat: chat_options(keys)?, ..tokenized(keys, chats("input", list)?)? }
         }
@@ -205,7 +208,7 @@ fn prompts<'a>(field: &'static str, list: List<'a>) -> Result<Input<'a>, BodyErr
     match list {
         List::Texts(texts) => Ok(Input::Texts(texts)),
         List::Ids(lengths) => Ok(Input::Ids(lengths)),
-        List::Empty => Err(BodyError::Field { field, allowed: "at least one prompt" }),
+        List::Empty => Err(BodyError::NotUnderstood { field, instead: "there is no prompt in it" }),
         List::Objects(_) | List::Chats(_) => Err(BodyError::Field { field, allowed: PROMPTS }),
     }
 }

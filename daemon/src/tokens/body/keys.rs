@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use super::{super::message::Text, BodyError, lax};
 
 /// Keys that are read. All others are skipped.
-const READ: [&str; 53] = [
+const READ: [&str; 54] = [
     "add_generation_prompt",
     "add_special_tokens",
     "chat_template",
@@ -64,6 +64,7 @@ const READ: [&str; 53] = [
     "tools",
     "truncate_prompt_tokens",
     "truncation",
+    "truncation_side",
     "use_activation",
 ];
 

@@ -120,7 +120,7 @@ fn prompts_come_as_texts_or_token_ids() {
     ] {
         assert!(refused(json).starts_with("prompt is not allowed; a string"), "{json}");
     }
-    assert_eq!(refused(r#"{"prompt":[]}"#), "prompt is not allowed; at least one prompt");
+    assert_eq!(refused(r#"{"prompt":[]}"#), "`prompt` is not understood; there is no prompt in it");
 }
 
 #[test]
@@ -172,6 +172,9 @@ fn embeddings_generate_nothing() {
     let body = read(r#"{"messages":[{"role":"user","content":"a"}],"dimensions":8,"tools":[]}"#);
     assert_eq!((body.max_tokens, body.chat.add_generation_prompt), (Some(0), Some(false)));
     assert!(body.chat.tools.is_none());
+    assert_eq!(read(r#"{"input":"a","truncate_prompt_tokens":9}"#).cut, Some(Tokens(9)));
+    let generates = r#"{"messages":[],"dimensions":8,"max_tokens":5}"#;
+    assert_eq!(read(generates).max_tokens, Some(5), "a chat with a key of no meaning to it");
     let padded = refused(r#"{"input":["a"],"padding":"max_length"}"#);
     assert!(padded.starts_with("`padding` is not understood"), "{padded}");
 }
