@@ -30,8 +30,8 @@ use self::{
 };
 use crate::{clock, state::boot_id};
 
-/// Says what the file is, with the version of its form: `gpuadPR1`, little endian.
-const MAGIC: u64 = u64::from_le_bytes(*b"gpuadPR1");
+/// Says what the file is, with the version of its form: `gpuadPR2`, little endian.
+const MAGIC: u64 = u64::from_le_bytes(*b"gpuadPR2");
 /// Words before the slots: magic, boot, epochs, slots. Of the epochs' word the lower half is the writer's epoch, the upper
 /// half that of the first run in its line.
 const HEADER_WORDS: usize = 4;

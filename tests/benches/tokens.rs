@@ -94,7 +94,7 @@ async fn count(tokens: &Tokens, body: &[u8], calls: usize) -> Result<(Samples, u
             samples.since(start);
         }
         ensure!(counted.exact, "it was not counted exactly");
-        found = counted.tokens.0;
+        found = counted.prompts.total.0;
     }
     Ok((samples, found))
 }

@@ -55,8 +55,8 @@ fn a_text_that_fits_by_its_upper_bound_needs_no_count() {
     let mut node = ready_node(strict(), 100);
     let asked = asking(prose(800), 100);
     let settled = node.settle_count(at(1.0), &asked).unwrap();
-    let Prompt::Counted { tokens, count, .. } = settled else { panic!("{settled:?}") };
-    assert_eq!((tokens, count), (Tokens(804), PromptCount::Bounded));
+    let Prompt::Counted { prompts, count, .. } = settled else { panic!("{settled:?}") };
+    assert_eq!((prompts, count), (Tokens(804).into(), PromptCount::Bounded));
     let decision = node.admit(at(1.0), &Request { prompt: settled, ..asked }).unwrap();
     assert_eq!(admitted(&decision).blocks.0, 904_u64.div_ceil(BLOCK_SIZE));
     assert_eq!(decision.prompt, Some((Tokens(804), PromptCount::Bounded)));
@@ -88,8 +88,11 @@ fn only_between_the_bounds_the_text_must_be_counted() {
     let asked = asking(prose(2800), 16);
     let Bounds { low, high } = node.settle_count(at(1.0), &asked).unwrap_err();
     assert!((580..=590).contains(&low.0) && (810..=820).contains(&high.0), "{low} to {high}");
-    let counted =
-        |tokens| Prompt::Counted { text: prose(2800), tokens: Tokens(tokens), count: PromptCount::Exact };
+    let counted = |tokens| Prompt::Counted {
+        text: prose(2800),
+        prompts: Tokens(tokens).into(),
+        count: PromptCount::Exact,
+    };
     let too_long = node.admit(at(1.0), &Request { prompt: counted(710), ..asked }).unwrap();
     assert_eq!(denied(&too_long).reason, Reason::KvFull);
     let fits = node.admit(at(1.0), &Request { prompt: counted(700), ..asked }).unwrap();
@@ -116,9 +119,9 @@ fn a_completion_that_tells_its_prompt_teaches_the_model() {
     let reservation = Reference::Id(admitted(&decision).reservation);
     let told = gpuadmit_core::request::Completion { prompt_tokens: Some(Tokens(700)), ..OK };
     let _ = node.complete(at(2.0), reservation, told);
-    let Ok(Prompt::Counted { tokens, .. }) = node.settle_count(at(3.0), &asked) else { panic!() };
+    let Ok(Prompt::Counted { prompts, .. }) = node.settle_count(at(3.0), &asked) else { panic!() };
     // One text: 75 % and 8 tokens above.
-    assert_eq!(tokens, Tokens(1233));
+    assert_eq!(prompts.total, Tokens(1233));
 }
 
 #[test]
@@ -126,7 +129,7 @@ fn a_request_id_names_the_same_request_however_it_was_counted() {
     let mut node = ready_node(strict(), 1000);
     let asked = Request { request_id: Some("r"), ..asking(prose(2800), 16) };
     let as_counted = |tokens, count| {
-        let prompt = Prompt::Counted { text: prose(2800), tokens: Tokens(tokens), count };
+        let prompt = Prompt::Counted { text: prose(2800), prompts: Tokens(tokens).into(), count };
         Request { prompt, ..asked }
     };
     let first = node.admit(at(1.0), &as_counted(900, PromptCount::Bounded)).unwrap();
@@ -158,7 +161,7 @@ async fn bodies_are_counted_as_transformers_counts_them() {
         let case: serde_json::Value = serde_json::from_str(line).unwrap();
         let body = Text::Body(case["body"].to_string().into_bytes());
         let counted = tokens.count("m", &Snapshot::default(), body).await;
-        let expected = Counted { tokens: Tokens(case["tokens"].as_u64().unwrap()), exact: true };
+        let expected = Counted { prompts: Tokens(case["tokens"].as_u64().unwrap()).into(), exact: true };
         assert_eq!(counted, Some(expected), "{line}");
     }
     let status = tokens.status();
@@ -180,7 +183,7 @@ async fn what_cannot_be_counted_is_not_and_is_told() {
     let picture =
         br#"{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}"#;
     let counted = tokens.count("m", &none, Text::Body(picture.to_vec())).await.unwrap();
-    assert!(!counted.exact && counted.tokens.0 > 1024, "{counted:?}");
+    assert!(!counted.exact && counted.prompts.total.0 > 1024, "{counted:?}");
     assert_eq!(tokens.status().uncounted, 3);
 
     let mut config = with_tokenizer();
@@ -204,7 +207,7 @@ async fn no_more_tokenizers_are_loaded_than_configured() {
     let tokens = gpuadmitd::tokens::Tokens::new(&config);
     for model in ["m", "n", "m"] {
         let counted = tokens.count(model, &Snapshot::default(), Text::Plain("a".into())).await;
-        assert_eq!(counted.map(|counted| counted.tokens), Some(Tokens(1)));
+        assert_eq!(counted.map(|counted| counted.prompts.total), Some(Tokens(1)));
         assert_eq!(tokens.status().loaded.len(), 1);
     }
 }

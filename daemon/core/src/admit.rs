@@ -194,7 +194,7 @@ impl Node {
         let reservation = Reservation {
             admitted_at: now,
             rank: weighed.rank,
-            prompt: need.prompt,
+            prompts: need.prompts,
             count: need.count,
             text: request.prompt.text().map(|text| (served(engine, request), text)),
             output: need.output,
@@ -208,7 +208,7 @@ impl Node {
             told: Some(false),
             foreseen: weighed.ttft.filter(|_| pool.is_some_and(|pool| pool.prefill.foresees())),
             came: weighed.rank.and(pool).map(|pool| pool.prefill.strangers.came(now)),
-            prefill: engine.begin_prefill(weighed.rank, now, Work::of(need.prompt, weighed.uncached)),
+            prefill: engine.begin_prefill(weighed.rank, now, Work::of_all(need.prompts, weighed.uncached)),
             generated: Tokens::ZERO,
             generated_at: now,
             seen_at: None,
@@ -225,11 +225,11 @@ impl Node {
             engine.live.probing(now, id);
         }
         if weighed.guard_probe {
-            self.guard.probing(now, &engine.facts.engine, need.prompt, id);
+            self.guard.probing(now, &engine.facts.engine, need.prompts.longest, id);
         }
         if let Some(key) = request.session_key {
             let written = self.engines.get(index).map(Engine::written).unwrap_or_default();
-            self.affinity.note(key, Home { engine: index, prompt: need.prompt, written });
+            self.affinity.note(key, Home { engine: index, prompt: need.prompts.longest, written });
         }
         if let Some(request_id) = request.request_id {
             self.request_ids.note(request, request_id, id);
@@ -270,7 +270,7 @@ impl Node {
         };
         Some(Decision {
             verdict: Verdict::Admit(admit),
-            prompt: Some((reservation.prompt, reservation.count)),
+            prompt: Some((reservation.prompts.total, reservation.count)),
             headroom,
             data_age: engine.pools.first().and_then(|pool| pool.age(now)),
         })

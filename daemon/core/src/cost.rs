@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use crate::units::{Tokens, real};
+use crate::{
+    prompts::Prompts,
+    units::{Tokens, real},
+};
 
 /// Work after which an older observation weighs 1/e.
 const MEMORY: Duration = Duration::from_mins(1);
@@ -26,8 +29,14 @@ pub(crate) struct Work {
 impl Work {
     /// A prompt of which all but the last `uncached` tokens are in the prefix cache.
     pub(crate) fn of(prompt: Tokens, uncached: Tokens) -> Self {
-        let (prompt, cached) = (real(prompt.0), real(prompt.0.saturating_sub(uncached.0)));
-        Self { tokens: prompt - cached, squares: prompt * prompt - cached * cached }
+        Self::of_all(prompt.into(), uncached)
+    }
+
+    /// Several prompts, as if they were of one length.
+    pub(crate) fn of_all(prompts: Prompts, uncached: Tokens) -> Self {
+        let (total, cached) = (real(prompts.total.0), real(prompts.total.0.saturating_sub(uncached.0)));
+        let squares = (total * total - cached * cached) / f64::from(prompts.count.max(1));
+        Self { tokens: total - cached, squares }
     }
 
     /// That many times this work.

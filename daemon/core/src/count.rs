@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     node::Node,
+    prompts::Prompts,
     request::{Prompt, PromptCount, Request},
     units::{Mono, Tokens, count_up, real},
 };
@@ -40,7 +41,9 @@ pub struct TextSize {
     pub symbol_bytes: u64,
     /// ASCII blanks, tabs and line ends.
     pub space_bytes: u64,
-    /// Words: runs of bytes between blanks.
+    /// Of the bytes, those that a chat template may leave out: what the model said, tools, documents.
+    pub optional_bytes: u64,
+    /// Words: runs of bytes between blanks. Of optional text they do not count.
     pub words: u64,
     /// Messages of a chat; 0: plain text.
     pub messages: u64,
@@ -48,6 +51,14 @@ pub struct TextSize {
     pub known: Tokens,
     /// Tokens assumed beside the text: images and other media.
     pub assumed: Tokens,
+    /// Prompts, where there are several; 0: one.
+    pub prompts: u32,
+    /// Of several prompts, the longest has at most this many tokens.
+    pub longest: Tokens,
+    /// And at least this many.
+    pub longest_least: Tokens,
+    /// The engine keeps at most this many tokens of each prompt; [`TextSize::WINDOW`]: as many as leave room for output.
+    pub cut: Option<Tokens>,
 }
 
 /// A text has at least `low` and at most `high` tokens.
@@ -79,7 +90,67 @@ struct Ratio {
     seen: u32,
 }
 
+impl FromIterator<TextSize> for TextSize {
+    /// Several prompts. What is learned of single texts says nothing of them.
+    fn from_iter<I: IntoIterator<Item = Self>>(sizes: I) -> Self {
+        sizes.into_iter().fold(Self::default(), |sum, one| Self {
+            bytes: sum.bytes.saturating_add(one.bytes),
+            wide_bytes: sum.wide_bytes.saturating_add(one.wide_bytes),
+            symbol_bytes: sum.symbol_bytes.saturating_add(one.symbol_bytes),
+            space_bytes: sum.space_bytes.saturating_add(one.space_bytes),
+            optional_bytes: sum.optional_bytes.saturating_add(one.optional_bytes),
+            words: sum.words.saturating_add(one.words),
+            messages: sum.messages.saturating_add(one.messages),
+            known: sum.known + one.known,
+            assumed: sum.assumed + one.assumed,
+            prompts: sum.prompts.saturating_add(1),
+            longest: sum.longest.max(one.hard().high),
+            longest_least: sum.longest_least.max(one.surely()),
+            cut: one.cut,
+        })
+    }
+}
+
 impl TextSize {
+    /// Cut to what the context window holds.
+    pub const WINDOW: Tokens = Tokens(u64::MAX);
+
+    fn count(&self) -> u64 {
+        self.prompts.max(1).into()
+    }
+
+    /// The prompts, where all together have at most `total` tokens.
+    #[must_use]
+    pub fn at_most(&self, total: Tokens) -> Prompts {
+        match self.prompts {
+            0 | 1 => total.into(),
+            count => {
+                let longest = self.longest.min(self.cut.unwrap_or(Self::WINDOW)).min(total);
+                Prompts { count, total, longest }
+            }
+        }
+    }
+
+    /// The prompts, where all together have at least `total` tokens.
+    fn at_least(&self, total: Tokens) -> Prompts {
+        Prompts { longest: Tokens(total.0.div_ceil(self.count())), ..self.at_most(total) }
+    }
+
+    /// The longest prompt has at least this many tokens: a word has one of its own, for tokenizers split text at blanks
+    /// before they look for tokens. Those that do not (SuperBPE) are rare; where one is at hand, the text is counted.
+    pub(crate) fn surely(&self) -> Tokens {
+        if self.prompts > 0 {
+            return self.longest_least.min(self.cut.unwrap_or(Self::WINDOW));
+        }
+        let words = self.beside() + Tokens(self.words);
+        self.hard().low.max(self.kept(words))
+    }
+
+    /// Of `total` tokens, what the engine keeps at most.
+    fn kept(&self, total: Tokens) -> Tokens {
+        self.cut.map_or(total, |most| total.min(most.times(self.count())))
+    }
+
     /// What a chat template adds, in bytes.
     fn template_bytes(&self) -> u64 {
         let chat = if self.messages > 0 { CHAT_BYTES } else { 0 };
@@ -114,9 +185,12 @@ impl TextSize {
     /// What holds for every tokenizer: a token is at least one byte, and none is longer than the longest.
     pub(crate) fn hard(&self) -> Bounds {
         let chat = if self.messages > 0 { CHAT_TOKENS } else { 0 };
-        let added = self.messages.saturating_mul(MESSAGE_TOKENS).saturating_add(chat + SPECIAL_TOKENS);
-        let low = self.beside() + Tokens(self.bytes / LONGEST_TOKEN_BYTES);
-        Bounds { low, high: self.beside() + Tokens(self.bytes.saturating_add(added)) }
+        let once = (chat + SPECIAL_TOKENS).saturating_mul(self.count());
+        let added = self.messages.saturating_mul(MESSAGE_TOKENS).saturating_add(once);
+        let certain = self.bytes.saturating_sub(self.optional_bytes);
+        let low = self.beside() + Tokens(certain / LONGEST_TOKEN_BYTES);
+        let high = self.beside() + Tokens(self.bytes.saturating_add(added));
+        Bounds { low: self.kept(low), high: self.kept(high) }
     }
 }
 
@@ -136,9 +210,8 @@ impl Texts {
     /// Bounds for a text sent to `model`.
     pub(crate) fn bounds(&self, model: &str, text: &TextSize) -> Bounds {
         let hard = text.hard();
-        let Some(ratio) = self.models.get(model).and_then(|kinds| kinds.get(&text.kind())) else {
-            return hard;
-        };
+        let learned = self.models.get(model).and_then(|kinds| kinds.get(&text.kind()));
+        let Some(ratio) = learned.filter(|_| text.prompts <= 1) else { return hard };
         let bytes = real(text.all_bytes());
         // What the template adds may be more or less than is taken for it, and was another share of those seen.
         let template = real(text.template_bytes()) / bytes.max(1.0);
@@ -146,7 +219,7 @@ impl Texts {
         let low = (ratio.least * (1.0 - margin)).max(0.0) * bytes - SLACK;
         let high = ratio.most * (1.0 + margin) * bytes + SLACK;
         Bounds {
-            low: (text.beside() + Tokens(count_up(low))).max(hard.low),
+            low: text.kept(text.beside() + Tokens(count_up(low))).max(hard.low),
             high: (text.beside() + Tokens(count_up(high))).min(hard.high),
         }
     }
@@ -155,8 +228,9 @@ impl Texts {
     pub(crate) fn take(&mut self, model: &str, text: &TextSize, tokens: Tokens) {
         let bytes = text.all_bytes();
         let new = !self.models.contains_key(model);
-        // What is assumed beside a text would be taken for its own.
-        if bytes == 0 || text.assumed > Tokens::ZERO || (new && self.models.len() >= MAX_MODELS) {
+        // What is assumed beside a text would be taken for its own, and what was cut off would be missing.
+        let whole = text.assumed == Tokens::ZERO && text.cut.is_none() && text.prompts <= 1;
+        if bytes == 0 || !whole || (new && self.models.len() >= MAX_MODELS) {
             return;
         }
         let ratio = real(tokens.saturating_sub(text.known).0) / real(bytes);
@@ -179,19 +253,20 @@ impl Node {
         let Prompt::Text(text) = request.prompt else { return Ok(request.prompt) };
         let bounds = self.texts.bounds(request.model, &text);
         // Counted as exactly so many, so that the context window is held against it as well.
-        let at = |tokens| {
-            let prompt = Prompt::Counted { text, tokens, count: PromptCount::Estimated };
+        let at = |prompts| {
+            let prompt = Prompt::Counted { text, prompts, count: PromptCount::Estimated };
             self.foretell(now, &Request { prompt, ..*request })
         };
-        let most = at(bounds.high);
+        let (low, high) = (text.at_least(bounds.low), text.at_most(bounds.high));
+        let most = at(high);
         // The grant may be less than what is asked because the window is full; at the other bound it would not be.
-        if most.is_ok_and(|granted| granted == request.max_tokens) || most.is_ok() && most == at(bounds.low) {
-            return Ok(Prompt::Counted { text, tokens: bounds.high, count: PromptCount::Bounded });
+        if most.is_ok_and(|granted| granted == request.max_tokens) || most.is_ok() && most == at(low) {
+            return Ok(Prompt::Counted { text, prompts: high, count: PromptCount::Bounded });
         }
-        match at(bounds.low) {
+        match at(low) {
             // Room that is waited for is room for what there really is.
             Err(reason) if reason.http_status() != 429 || request.wait.is_zero() => {
-                Ok(Prompt::Counted { text, tokens: bounds.low, count: PromptCount::Estimated })
+                Ok(Prompt::Counted { text, prompts: low, count: PromptCount::Estimated })
             }
             _ => Err(bounds),
         }

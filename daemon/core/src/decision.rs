@@ -12,9 +12,10 @@ use crate::{
     guard::{self, Guard, SizeClass},
     lengths::Survival,
     liveness::Gate,
-    need::{Misfit, Need, count_prompt},
+    need::{Misfit, Need, longest_prompt},
     pool::{self, Held, Pool},
     prefill::within_a_day,
+    prompts::Prompts,
     request::{Class, Headroom, PromptCount, Reason, Request},
     retry,
     settings::{Mode, Settings},
@@ -110,7 +111,7 @@ impl Weighed {
 
     /// Prompt tokens used and how they were found.
     pub(crate) fn prompt(&self) -> Option<(Tokens, PromptCount)> {
-        self.need.map(|need| (need.prompt, need.count))
+        self.need.map(|need| (need.prompts.total, need.count))
     }
 }
 
@@ -132,7 +133,7 @@ pub(crate) fn weigh(engine: &Engine, request: &Request<'_>, grounds: &Grounds<'_
     };
     let mut weighed = place(engine, &need, request, survival, grounds);
     if let Some(pool) = engine.pools.get(weighed.rank.unwrap_or(0)) {
-        weighed.uncached = pool.uncached(need.prompt, cached);
+        weighed.uncached = pool.uncached(need.prompts.total, cached);
     }
     match engine.live.gate(now) {
         Gate::Closed(reason, wait) => (weighed.denied, weighed.retry_after) = (Some(reason), wait),
@@ -144,7 +145,7 @@ pub(crate) fn weigh(engine: &Engine, request: &Request<'_>, grounds: &Grounds<'_
         Gate::Open => {}
     }
     if weighed.denied.is_none() {
-        match guard.gate(now, &engine.facts.engine, need.prompt) {
+        match guard.gate(now, &engine.facts.engine, need.prompts.longest) {
             guard::Gate::Open => {}
             guard::Gate::Probe => weighed.guard_probe = true,
             guard::Gate::Closed(wait) => {
@@ -171,7 +172,7 @@ fn place(
     grounds: &Grounds<'_>,
 ) -> Weighed {
     let mut weighed = Weighed { denied: None, need: Some(*need), ..Weighed::deny(Reason::KvFull, None) };
-    let outlook = Outlook { prompt: need.prompt, generated: Tokens::ZERO, most: need.most, n: need.n };
+    let outlook = Outlook { prompts: need.prompts, generated: Tokens::ZERO, most: need.most, n: need.n };
     let block_size = engine.pools.first().map_or(1, |pool| pool.block_size);
     weighed.footprint = Footprint::of(&outlook, survival, block_size);
     let sigmas = sigmas(grounds.settings.risk.of(request.class));
@@ -190,7 +191,8 @@ fn place(
     let kept = pool.kept_from(request.class, grounds.settings);
     weighed.left = fit.left.saturating_sub(kept);
     let short = if fit.excess > Blocks::ZERO { fit.excess } else { kept.saturating_sub(fit.left) };
-    if pool.total.is_some_and(|total| fit.terms.need > total) && need.granted.is_some() {
+    let certain = need.granted.is_some() && need.count != PromptCount::Bounded;
+    if certain && pool.total.is_some_and(|total| fit.terms.need > total) {
         weighed.denied = Some(Reason::NeverFits);
     } else if short > Blocks::ZERO && !empty {
         weighed.excess = short;
@@ -257,8 +259,8 @@ fn in_time(engine: &Engine, request: &Request<'_>, now: Mono, weighed: &mut Weig
     let Some(pool) = engine.pools.get(weighed.rank.unwrap_or(0)) else { return };
     let rate = pool.token_rate.get().filter(|rate| *rate > 0.0);
     let step = rate.map(|rate| within_a_day(1.0 / rate));
-    let prompt = weighed.need.map_or(Tokens::ZERO, |need| need.prompt);
-    let work = Work::of(prompt, weighed.uncached);
+    let prompts = weighed.need.map_or_else(Prompts::default, |need| need.prompts);
+    let work = Work::of_all(prompts, weighed.uncached);
     weighed.ttft = pool.prefill.time_for(now, work).map(|time| time + step.unwrap_or_default());
     let late = |ttft: Duration, objective: Duration| {
         // Those who come by other ways have no less right: where this one waits, the next of them waits longer.
@@ -388,8 +390,12 @@ pub(crate) fn headrooms<const N: usize>(
 /// "this model's maximum context length is" (`exception_mapping_utils.py`); vLLM 0.32 answers with both
 /// (`renderers/params.py`).
 fn too_long(request: &Request<'_>, window: Tokens) -> String {
-    let (prompt, count) = count_prompt(request.prompt, Some(window));
-    let about = if count == PromptCount::Estimated { "about " } else { "" };
+    let (prompt, count) = longest_prompt(request.prompt);
+    let about = match count {
+        PromptCount::Exact => "",
+        PromptCount::Estimated => "about ",
+        PromptCount::Bounded => "at least ",
+    };
     let output = match request.max_tokens {
         Some(asked) if prompt < window => format!("and max_tokens is {}", asked.0),
         _ => "which leaves no room for output".to_owned(),
@@ -454,8 +460,9 @@ pub(crate) fn sentence(
         Reason::Pace => format!("tokens of engine {name} come more slowly than the objective"),
         Reason::DeviceMemory => format!("other processes took device memory that engine {name} needs"),
         Reason::LearnedGuard => {
-            let prompt = weighed.and_then(Weighed::prompt).map_or(Tokens::ZERO, |(prompt, _)| prompt);
-            let prompts = prompts(SizeClass::of(prompt));
+            let longest =
+                weighed.and_then(|weighed| weighed.need).map_or(Tokens::ZERO, |need| need.prompts.longest);
+            let prompts = prompts(SizeClass::of(longest));
             format!("{prompts} have ended engine {name} before (gpuadmit guard list)")
         }
         Reason::TenantBlocked => format!("tenant {:?} is blocked by the operator", request.tenant),

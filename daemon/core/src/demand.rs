@@ -94,7 +94,7 @@ impl Asked {
         if fingerprint.is_some_and(|fingerprint| self.known(fingerprint)) {
             return;
         }
-        let prompt = real(need.prompt.0);
+        let prompt = real(need.prompts.total.0);
         self.flow.add(now, Asks { block_tokens: block_tokens(&weighed.footprint, need.most), prompt });
     }
 

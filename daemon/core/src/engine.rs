@@ -326,7 +326,7 @@ impl Engine {
     /// Size classes of the prompts it was promised, one bit each.
     pub(crate) fn sizes_in_flight(&self) -> u64 {
         let live = self.ledger.live.values();
-        live.fold(0, |classes, reservation| classes | SizeClass::of(reservation.prompt).bit())
+        live.fold(0, |classes, reservation| classes | SizeClass::of(reservation.prompts.longest).bit())
     }
 
     /// Its own history of output lengths, over all ranks.

@@ -222,7 +222,7 @@ impl Engine {
     pub(crate) fn needs(&self, weighed: &Weighed) -> (f64, Duration) {
         let room = weighed.footprint.mean.iter().copied().fold(0.0, f32::max);
         let pool = self.pools.get(weighed.rank.unwrap_or(0));
-        let work = weighed.need.map(|need| Work::of(need.prompt, weighed.uncached));
+        let work = weighed.need.map(|need| Work::of_all(need.prompts, weighed.uncached));
         let time = pool.zip(work).and_then(|(pool, work)| pool.prefill.time(work));
         (f64::from(room), time.unwrap_or_default())
     }

@@ -9,7 +9,7 @@
 
 use crate::{
     lengths::Survival,
-    need::blocks_held,
+    prompts::Prompts,
     units::{Blocks, Tokens, real},
 };
 
@@ -39,11 +39,12 @@ impl Default for Footprint {
 /// A request as the forecast sees it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outlook {
-    pub(crate) prompt: Tokens,
+    pub(crate) prompts: Prompts,
     /// Generated so far, per sequence.
     pub(crate) generated: Tokens,
     /// It ends there at the latest, per sequence.
     pub(crate) most: Tokens,
+    /// Sequences, of all prompts together.
     pub(crate) n: u32,
 }
 
@@ -62,24 +63,25 @@ impl Footprint {
                 break;
             }
             let alive = (start - walk.at(real(length.0))).exp();
-            let (shared, own) = parts(outlook.prompt, length, outlook.n, block_size);
-            let n = f64::from(outlook.n);
-            let any = 1.0 - (1.0 - alive).powi(i32::try_from(outlook.n).unwrap_or(i32::MAX));
-            *mean = (shared * any + own * n * alive) as f32;
-            *variance = (own * own * n * alive * (1.0 - alive) + shared * shared * any * (1.0 - any)) as f32;
+            let (shared, own) = parts(outlook, length, block_size);
+            let (n, prompts) = (f64::from(outlook.n), f64::from(outlook.prompts.count.max(1)));
+            let samples = i32::try_from(outlook.prompts.samples(outlook.n)).unwrap_or(i32::MAX);
+            let any = 1.0 - (1.0 - alive).powi(samples);
+            *mean = (shared * prompts * any + own * n * alive) as f32;
+            *variance = (own * own * n * alive * (1.0 - alive)
+                + shared * shared * prompts * any * (1.0 - any)) as f32;
         }
         footprint
     }
 }
 
-/// Blocks that the sequences share, and that each has of its own.
-fn parts(prompt: Tokens, length: Tokens, n: u32, block_size: u64) -> (f64, f64) {
-    if n <= 1 {
-        return (0.0, real(blocks_held(prompt, length, 1, block_size).0));
-    }
-    let shared = Blocks(prompt.0.saturating_sub(1) / block_size.max(1));
-    let each = blocks_held(prompt, length, 1, block_size);
-    (real(shared.0), real(each.saturating_sub(shared).0))
+/// Blocks that the sequences of one prompt share, and that each has of its own: the mean over the prompts.
+fn parts(outlook: &Outlook, length: Tokens, block_size: u64) -> (f64, f64) {
+    let Outlook { prompts, n, .. } = outlook;
+    let shared = if prompts.samples(*n) > 1 { prompts.shared(block_size) } else { Blocks::ZERO };
+    let own = prompts.each(length, block_size).saturating_sub(shared);
+    let count = f64::from(prompts.count.max(1));
+    (real(shared.0) / count, real(own.0) / count)
 }
 
 /// All requests of a pool together.
@@ -249,7 +251,7 @@ mod tests {
     }
 
     fn outlook(prompt: u64, generated: u64, most: u64, n: u32) -> Outlook {
-        Outlook { prompt: Tokens(prompt), generated: Tokens(generated), most: Tokens(most), n }
+        Outlook { prompts: Tokens(prompt).into(), generated: Tokens(generated), most: Tokens(most), n }
     }
 
     #[test]

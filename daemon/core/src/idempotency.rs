@@ -7,6 +7,7 @@ use std::{
 
 use crate::{
     promise::RequestName,
+    prompts::Prompts,
     request::{Request, ReservationId},
 };
 
@@ -111,6 +112,9 @@ pub(crate) fn content(request: &Request<'_>) -> u64 {
     (request.ttft_objective, request.pace_objective, request.forwards_rank).hash(&mut hasher);
     match request.prompt {
         crate::request::Prompt::Tokens(tokens) => (0, tokens.0).hash(&mut hasher),
+        crate::request::Prompt::Several(Prompts { count, total, longest }) => {
+            (3, count, total.0, longest.0).hash(&mut hasher);
+        }
         crate::request::Prompt::Bytes(bytes) => (1, bytes).hash(&mut hasher),
         // The same text, however it was counted this time.
         crate::request::Prompt::Text(text) | crate::request::Prompt::Counted { text, .. } => {

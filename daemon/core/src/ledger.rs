@@ -10,7 +10,7 @@ use crate::{
     book::ClassKey,
     count::TextSize,
     forecast::{Footprint, Forecast, Outlook},
-    need::blocks_held,
+    prompts::Prompts,
     request::{Outcome, PromptCount, ReservationId, SessionId},
     tenants::{MAX_ACCOUNTS, Slot},
     units::{Blocks, Mono, Tokens, count_up, real},
@@ -25,7 +25,7 @@ pub(crate) struct Reservation {
     pub(crate) admitted_at: Mono,
     /// Index of its pool; `None` while the engine has not shown which rank took it.
     pub(crate) rank: Option<usize>,
-    pub(crate) prompt: Tokens,
+    pub(crate) prompts: Prompts,
     pub(crate) count: PromptCount,
     /// Its prompt's text and the model it was sent to, to learn from what the engine counts.
     pub(crate) text: Option<(Arc<str>, TextSize)>,
@@ -33,6 +33,7 @@ pub(crate) struct Reservation {
     pub(crate) output: Tokens,
     /// Output tokens per sequence that were granted.
     pub(crate) granted: Option<Tokens>,
+    /// Sequences, of all prompts together.
     pub(crate) n: u32,
     /// It ends there at the latest, output tokens per sequence.
     pub(crate) most: Tokens,
@@ -93,18 +94,19 @@ impl Reservation {
     fn held_since(&self, since: Mono, at: Mono, rate: Option<f64>, block_size: u64) -> Blocks {
         let (from, to) = self.prefill;
         if at >= to {
-            return blocks_held(self.prompt, self.output_at(at, since, rate), self.n, block_size);
+            return self.prompts.held(self.output_at(at, since, rate), self.n, block_size);
         }
         // The engine gives blocks to a prompt piece by piece, as it is computed.
         let share = at.since(from).as_secs_f64() / to.since(from).as_secs_f64();
-        let computed = Tokens(count_up(real(self.prompt.0) * share.clamp(0.0, 1.0)));
-        blocks_held(computed, Tokens::ZERO, 1, block_size)
+        let part = |tokens: Tokens| Tokens(count_up(real(tokens.0) * share.clamp(0.0, 1.0)));
+        let Prompts { count, total, longest } = self.prompts;
+        Prompts { count, total: part(total), longest: part(longest) }.each(Tokens::ZERO, block_size)
     }
 
     /// What the forecast needs to know of it at `at`.
     pub(crate) fn outlook(&self, at: Mono, rate: Option<f64>) -> Outlook {
         let generated = self.output_at(at, self.admitted_at, rate);
-        Outlook { prompt: self.prompt, generated, most: self.most, n: self.n }
+        Outlook { prompts: self.prompts, generated, most: self.most, n: self.n }
     }
 }
 

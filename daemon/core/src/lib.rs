@@ -57,6 +57,7 @@ mod pool;
 mod precursor;
 mod prefill;
 pub mod promise;
+pub mod prompts;
 #[cfg(test)]
 mod prompts_tests;
 pub mod queue;

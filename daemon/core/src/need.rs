@@ -1,6 +1,8 @@
 //! What a request may need over its whole life: the one place that answers it.
 
 use crate::{
+    count::TextSize,
+    prompts::Prompts,
     request::{MAX_COUNT, Prompt, PromptCount, Request},
     settings::Settings,
     units::{Blocks, Tokens},
@@ -9,8 +11,8 @@ use crate::{
 /// What a request is counted as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Need {
-    /// Prompt tokens.
-    pub(crate) prompt: Tokens,
+    /// Prompts.
+    pub(crate) prompts: Prompts,
     /// How they were found.
     pub(crate) count: PromptCount,
     /// Output tokens per sequence that room is kept for.
@@ -19,7 +21,7 @@ pub(crate) struct Need {
     pub(crate) granted: Option<Tokens>,
     /// It ends there at the latest, output tokens per sequence.
     pub(crate) most: Tokens,
-    /// Sequences.
+    /// Sequences, of all prompts together.
     pub(crate) n: u32,
 }
 
@@ -47,15 +49,28 @@ impl Need {
         unlimited: Tokens,
         settings: &Settings,
     ) -> Result<Self, Misfit> {
-        let (prompt, count) = count_prompt(request.prompt, window);
-        // The engine needs room for at least one output token.
-        if let Some(window) = window
-            && prompt >= window
-            && count != PromptCount::Bounded
+        // The engine needs room for at least one output token, if it is to generate any.
+        let first = Tokens(u64::from(request.max_tokens != Some(Tokens::ZERO)));
+        let most_prompt = window.map(|window| window.saturating_sub(first));
+        let cut = request.prompt.text().is_some_and(|text| text.cut.is_some());
+        let (prompts, count) = counted(request.prompt);
+        // A bound beyond the window says no more than the window itself, for the engine refuses longer prompts.
+        let within = most_prompt.filter(|_| cut || count == PromptCount::Bounded);
+        let prompts = within.map_or(prompts, |most| prompts.cut(most));
+        let least = at_least(request.prompt, prompts, count);
+        if let (Some(window), Some(most)) = (window, most_prompt)
+            && least > most
+            && !cut
         {
             return Err(Misfit::Context { window });
         }
-        let left = window.map(|window| Tokens(window.saturating_sub(prompt).0.max(1)));
+        // Each prompt has the window to itself: the shortest leaves most of it.
+        let shortest = match count {
+            PromptCount::Bounded if prompts.count > 1 => first,
+            PromptCount::Bounded => least,
+            _ => prompts.shortest(),
+        };
+        let left = window.map(|window| window.saturating_sub(shortest).max(first));
         let mut granted = request.max_tokens;
         let limit = settings.most_tokens(request.class);
         if let (Some(asked), Some(limit)) = (granted, limit)
@@ -68,7 +83,6 @@ impl Need {
         }
         if let (Some(asked), Some(left), Some(window)) = (granted, left, window)
             && asked > left
-            && count != PromptCount::Bounded
         {
             if !settings.clamp_max_tokens {
                 return Err(Misfit::Context { window });
@@ -76,69 +90,57 @@ impl Need {
             granted = Some(left);
         }
         granted = granted.or(limit);
-        let left = left.unwrap_or(Tokens(MAX_COUNT));
+        let room = window.map(|window| window.saturating_sub(prompts.shortest()).max(first));
+        let left = room.unwrap_or(Tokens(MAX_COUNT));
         let output = granted.unwrap_or(unlimited).min(left);
         let most = granted.unwrap_or(left).min(left);
-        Ok(Self { prompt, count, output, granted, most, n: request.n.max(1) })
+        let n = request.n.max(1).saturating_mul(prompts.count.max(1));
+        Ok(Self { prompts, count, output, granted, most, n })
     }
 
-    /// Tokens that it may come to compute: the prompt once, the output of every sequence.
+    /// Tokens that it may come to compute: each prompt once, the output of every sequence.
     pub(crate) fn tokens(&self) -> Tokens {
-        self.prompt + self.output.times(u64::from(self.n))
+        self.prompts.total + self.output.times(u64::from(self.n))
     }
 
     /// Blocks at the end of its life.
     pub(crate) fn blocks(&self, block_size: u64) -> Blocks {
-        blocks_held(self.prompt, self.output, self.n, block_size)
+        self.prompts.held(self.output, self.n, block_size)
     }
 }
 
-/// Prompt tokens and how they were found. A bound beyond the window says no more than the window itself, for the
-/// engine refuses longer prompts.
-pub(crate) fn count_prompt(prompt: Prompt, window: Option<Tokens>) -> (Tokens, PromptCount) {
-    let bound = match prompt {
-        Prompt::Tokens(tokens) => return (tokens, PromptCount::Exact),
-        Prompt::Counted { tokens, count: PromptCount::Bounded, .. } => tokens,
-        Prompt::Counted { tokens, count, .. } => return (tokens, count),
-        Prompt::Text(text) => text.hard().high,
-        Prompt::Bytes(bytes) => Tokens(bytes),
+/// Prompts and how they were counted.
+fn counted(prompt: Prompt) -> (Prompts, PromptCount) {
+    match prompt {
+        Prompt::Tokens(tokens) => (tokens.into(), PromptCount::Exact),
+        Prompt::Several(prompts) => (prompts, PromptCount::Exact),
+        Prompt::Counted { prompts, count, .. } => (prompts, count),
+        Prompt::Text(text) => (text.at_most(text.hard().high), PromptCount::Bounded),
+        Prompt::Bytes(bytes) => (Tokens(bytes).into(), PromptCount::Bounded),
+    }
+}
+
+/// Tokens of the longest prompt and how they were found; where only bounds are known, its lower bound.
+pub(crate) fn longest_prompt(prompt: Prompt) -> (Tokens, PromptCount) {
+    let (prompts, count) = counted(prompt);
+    (at_least(prompt, prompts, count), count)
+}
+
+/// The longest prompt has at least this many tokens, however it was counted.
+fn at_least(prompt: Prompt, prompts: Prompts, count: PromptCount) -> Tokens {
+    let text = match prompt {
+        Prompt::Bytes(bytes) => TextSize { bytes, ..TextSize::default() },
+        Prompt::Text(text) => text,
+        Prompt::Counted { text, .. } if count == PromptCount::Bounded => text,
+        _ => return prompts.longest,
     };
-    let most = window.map_or(bound, |window| Tokens(window.0.saturating_sub(1)));
-    (bound.min(most), PromptCount::Bounded)
-}
-
-/// Blocks that `n` sequences hold which share one prompt and have each generated `generated` tokens.
-///
-/// Only full prompt blocks are shared, and never the one with the last prompt token, which each sequence computes
-/// itself (vLLM 0.32 v1/core/kv_cache_manager.py, `get_computed_blocks`: a hit is at most `num_tokens - 1`).
-pub(crate) fn blocks_held(prompt: Tokens, generated: Tokens, n: u32, block_size: u64) -> Blocks {
-    let each = (prompt + generated).to_blocks(block_size);
-    if n <= 1 {
-        return each;
-    }
-    let shared = Blocks(prompt.0.saturating_sub(1) / block_size.max(1));
-    shared + each.saturating_sub(shared).times(u64::from(n))
+    text.surely()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::testing::request;
-
-    #[test]
-    fn a_single_sequence_holds_prompt_and_output_rounded_up() {
-        assert_eq!(blocks_held(Tokens(100), Tokens(28), 1, 16), Blocks(8));
-        assert_eq!(blocks_held(Tokens(100), Tokens(29), 1, 16), Blocks(9));
-    }
-
-    #[test]
-    fn sequences_share_full_prompt_blocks_but_never_the_one_with_the_last_prompt_token() {
-        // 100 tokens = 6 full blocks of 16 + 4; each of 3 sequences has 1 block for 4 + 10 tokens.
-        assert_eq!(blocks_held(Tokens(100), Tokens(10), 3, 16), Blocks(6 + 3));
-        // 96 tokens = 6 full blocks, the last of them not shared: 5 shared, 1 + 1 each.
-        assert_eq!(blocks_held(Tokens(96), Tokens(10), 3, 16), Blocks(5 + 6));
-        assert_eq!(blocks_held(Tokens(0), Tokens(10), 2, 16), Blocks(2));
-    }
 
     #[test]
     fn without_max_tokens_a_default_is_kept_and_nothing_imposed() {
@@ -168,8 +170,52 @@ mod tests {
         let mut text = request(0);
         text.prompt = Prompt::Bytes(100_000);
         let need = Need::of(&text, Some(Tokens(4096)), Tokens(1024), &settings).unwrap();
-        assert_eq!((need.prompt, need.count), (Tokens(4095), PromptCount::Bounded));
+        assert_eq!((need.prompts.total, need.count), (Tokens(4095), PromptCount::Bounded));
         assert_eq!(need.output, Tokens(1));
+    }
+
+    #[test]
+    fn each_prompt_of_a_batch_has_the_window_to_itself() {
+        let settings = Settings::default();
+        let batch = |count, longest, total| {
+            let prompts = Prompts { count, total: Tokens(total), longest: Tokens(longest) };
+            Request { prompt: Prompt::Several(prompts), max_tokens: Some(Tokens(4000)), n: 2, ..request(0) }
+        };
+        let need = Need::of(&batch(10, 1000, 10_000), Some(Tokens(4096)), Tokens(1024), &settings).unwrap();
+        // The window leaves 3,096 tokens to each.
+        assert_eq!((need.output, need.granted, need.n), (Tokens(3096), Some(Tokens(3096)), 20));
+        assert_eq!(need.tokens(), Tokens(10_000 + 20 * 3096));
+        let one_too_long = batch(2, 4096, 4100);
+        assert!(Need::of(&one_too_long, Some(Tokens(4096)), Tokens(1024), &settings).is_err());
+    }
+
+    #[test]
+    fn what_generates_nothing_may_fill_the_window() {
+        let settings = Settings::default();
+        let embedding = |prompt| Request { max_tokens: Some(Tokens::ZERO), ..request(prompt) };
+        let need = Need::of(&embedding(4096), Some(Tokens(4096)), Tokens(1024), &settings).unwrap();
+        assert_eq!((need.output, need.granted, need.most), (Tokens::ZERO, Some(Tokens::ZERO), Tokens::ZERO));
+        assert!(Need::of(&embedding(4097), Some(Tokens(4096)), Tokens(1024), &settings).is_err());
+    }
+
+    #[test]
+    fn a_prompt_that_is_cut_to_the_window_fits_it() {
+        let text = TextSize { known: Tokens(9000), cut: Some(TextSize::WINDOW), ..TextSize::default() };
+        let counted = Prompt::Counted { text, prompts: Tokens(9000).into(), count: PromptCount::Exact };
+        let asked = Request { prompt: counted, max_tokens: Some(Tokens(5)), ..request(0) };
+        let need = Need::of(&asked, Some(Tokens(4096)), Tokens(1024), &Settings::default()).unwrap();
+        assert_eq!((need.prompts.total, need.output), (Tokens(4095), Tokens(1)));
+    }
+
+    #[test]
+    fn what_exceeds_the_window_by_its_words_alone_is_no_mere_bound() {
+        let settings = Settings::default();
+        let text = |words| Prompt::Text(TextSize { bytes: words * 6, words, ..TextSize::default() });
+        let asked = |words| Request { prompt: text(words), max_tokens: Some(Tokens(9000)), ..request(0) };
+        assert!(Need::of(&asked(4096), Some(Tokens(4096)), Tokens(1024), &settings).is_err());
+        // What is granted is what the least prompt leaves.
+        let need = Need::of(&asked(1000), Some(Tokens(4096)), Tokens(1024), &settings).unwrap();
+        assert_eq!((need.count, need.granted), (PromptCount::Bounded, Some(Tokens(3096))));
     }
 
     #[test]

@@ -197,7 +197,7 @@ impl Node {
             engine.told = engine.told.saturating_add(u64::from(ended.n));
         }
         self.learn_length(&model, &ended, completion);
-        self.absolve(now, &name, ended.prompt, id, completion.outcome);
+        self.absolve(now, &name, ended.prompts.longest, id, completion.outcome);
         if let (Some((model, text)), Some(tokens)) = (&ended.text, completion.prompt_tokens) {
             self.texts.take(model, text, tokens);
         }
@@ -210,7 +210,7 @@ impl Node {
     fn refund(&mut self, now: Mono, ended: &Reservation, completion: Completion) {
         let output = ended.output.times(u64::from(ended.n));
         let unused = match (completion.outcome, completion.output_tokens) {
-            (Outcome::NotSent, _) => ended.prompt + output,
+            (Outcome::NotSent, _) => ended.prompts.total + output,
             (_, Some(used)) => output.saturating_sub(used),
             (_, None) => Tokens::ZERO,
         };

@@ -10,7 +10,7 @@ use crate::{
     figures::{Change, Figures, length_quantile, mean_prompt, share_of},
     forecast::Other,
     ledger::Sums,
-    need::{Need, blocks_held},
+    need::Need,
     observation::{EngineFacts, RankReading},
     prefill::{Passed, Prefill},
     rate::{Drain, Mean},
@@ -355,7 +355,7 @@ impl Pool {
             need: need.map_or(Blocks::ZERO, |need| need.blocks(self.block_size)),
             limit: self.limit(settings),
             peak: None,
-            prompt: need.map_or(Tokens::ZERO, |need| need.prompt),
+            prompt: need.map_or(Tokens::ZERO, |need| need.prompts.total),
             output: need.map_or(Tokens::ZERO, |need| need.output),
             reservations: sums.count,
         }
@@ -371,7 +371,7 @@ impl Pool {
         let waiting = figures.raw.waiting.unwrap_or(0).min(self.bypass);
         let running = self.bypass - waiting;
         output.to_blocks(self.block_size).times(running)
-            + blocks_held(prompt, output, 1, self.block_size).times(waiting)
+            + (prompt + output).to_blocks(self.block_size).times(waiting)
     }
 
     /// What may have changed since the reading was made, at the measured token rate, and one partly filled block for

@@ -12,9 +12,9 @@ use crate::{
     engine::Engine,
     forecast::{Footprint, Outlook},
     ledger::Reservation,
-    need::blocks_held,
     node::Node,
     observation::RankReading,
+    prompts::Prompts,
     request::{PromptCount, ReservationId},
     tenants::Slot,
     units::{Blocks, Mono, Tokens},
@@ -29,8 +29,8 @@ pub struct Promise {
     pub engine: Arc<str>,
     /// Since when.
     pub admitted_at: Mono,
-    /// Prompt tokens.
-    pub prompt: Tokens,
+    /// Prompts.
+    pub prompts: Prompts,
     /// Prompt tokens that the prefix cache was not expected to hold.
     pub uncached: Tokens,
     /// Output tokens per sequence that room is kept for.
@@ -39,7 +39,7 @@ pub struct Promise {
     pub granted: Option<Tokens>,
     /// It ends there at the latest, output tokens per sequence.
     pub most: Tokens,
-    /// Sequences.
+    /// Sequences, of all prompts together.
     pub n: u32,
     /// By which its output length is foreseen.
     pub class: ClassKey,
@@ -94,7 +94,7 @@ impl Node {
             id,
             engine: Arc::clone(&engine.facts.engine),
             admitted_at: held.admitted_at,
-            prompt: held.prompt,
+            prompts: held.prompts,
             uncached: held.uncached,
             output: held.output,
             granted: held.granted,
@@ -141,8 +141,8 @@ impl Node {
             let Some(engine) = self.engines.get_mut(index) else { return };
             engine.know_pools(ranks);
             let block_size = engine.pools.first().map_or(1, |pool| pool.block_size);
-            let Promise { prompt, most, n, class, .. } = promise;
-            let outlook = Outlook { prompt, generated: Tokens::ZERO, most, n };
+            let Promise { prompts, most, n, class, .. } = promise;
+            let outlook = Outlook { prompts, generated: Tokens::ZERO, most, n };
             let footprint = Footprint::of(&outlook, book.survival(&engine.model(), class), block_size);
             engine.take_up(now, &promise, Held { tenant, lease_until, block_size, footprint });
         }
@@ -159,13 +159,13 @@ struct Held {
 
 impl Engine {
     fn take_up(&mut self, now: Mono, promise: &Promise, held: Held) {
-        let Promise { id, admitted_at, prompt, uncached, output, granted, most, n, class, .. } = *promise;
+        let Promise { id, admitted_at, prompts, uncached, output, granted, most, n, class, .. } = *promise;
         // A rank is known again when a reading shows it.
         let rank = (self.pools.len() == 1).then_some(0);
         let reservation = Reservation {
             admitted_at,
             rank,
-            prompt,
+            prompts,
             count: PromptCount::Estimated,
             text: None,
             output,
@@ -179,13 +179,13 @@ impl Engine {
             came: None,
             passed: false,
             told: None,
-            prefill: self.begin_prefill(rank, now, Work::of(prompt, uncached)),
+            prefill: self.begin_prefill(rank, now, Work::of_all(prompts, uncached)),
             generated: Tokens::ZERO,
             generated_at: admitted_at,
             seen_at: None,
             shown: Blocks::ZERO,
             sure: Blocks::ZERO,
-            total: blocks_held(prompt, output, n, held.block_size),
+            total: prompts.held(output, n, held.block_size),
             lease_until: held.lease_until,
             session: None,
             tenant: held.tenant,

@@ -5,6 +5,7 @@ use std::{borrow::Cow, fmt, ops::RangeInclusive, sync::Arc, time::Duration};
 use crate::{
     count::TextSize,
     explain::Terms,
+    prompts::Prompts,
     units::{Blocks, Tokens},
 };
 
@@ -12,8 +13,10 @@ use crate::{
 pub const MAX_MODEL_BYTES: usize = 256;
 /// Longest engine id, tenant, session key, or request id, bytes.
 pub const MAX_NAME_BYTES: usize = 128;
-/// Most sequences per request.
+/// Most sequences per prompt.
 pub const MAX_SEQUENCES: u32 = 128;
+/// Most prompts per request.
+pub const MAX_PROMPTS: u32 = 4096;
 /// Largest token or byte count that a caller may give.
 pub const MAX_COUNT: u64 = u32::MAX as u64;
 
@@ -53,11 +56,13 @@ impl fmt::Display for ReservationId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);
 
-/// How long a prompt is.
+/// How long a prompt is, or several that come in one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prompt {
     /// Counted.
     Tokens(Tokens),
+    /// Several prompts, counted.
+    Several(Prompts),
     /// Only its length in bytes is known. A token is at least one byte, so this is an upper bound in tokens.
     Bytes(u64),
     /// A text that is not counted; [`Node::settle_count`](crate::node::Node::settle_count) says whether it must be.
@@ -67,7 +72,7 @@ pub enum Prompt {
         /// The text's size.
         text: TextSize,
         /// Its tokens.
-        tokens: Tokens,
+        prompts: Prompts,
         /// How they were found.
         count: PromptCount,
     },
@@ -79,16 +84,17 @@ impl Prompt {
     pub const fn text(&self) -> Option<TextSize> {
         match *self {
             Self::Text(text) | Self::Counted { text, .. } => Some(text),
-            Self::Tokens(_) | Self::Bytes(_) => None,
+            Self::Tokens(_) | Self::Several(_) | Self::Bytes(_) => None,
         }
     }
 
-    /// Tokens and how they were counted; `None`: they were not.
+    /// Tokens of all prompts and how they were counted; `None`: they were not.
     #[must_use]
     pub const fn counted(&self) -> Option<(Tokens, PromptCount)> {
         match *self {
             Self::Tokens(tokens) => Some((tokens, PromptCount::Exact)),
-            Self::Counted { tokens, count, .. } => Some((tokens, count)),
+            Self::Several(prompts) => Some((prompts.total, PromptCount::Exact)),
+            Self::Counted { prompts, count, .. } => Some((prompts.total, count)),
             Self::Bytes(_) | Self::Text(_) => None,
         }
     }
@@ -126,9 +132,9 @@ pub struct Request<'a> {
     pub engine: Option<&'a str>,
     /// The prompt's length.
     pub prompt: Prompt,
-    /// Output limit per sequence, where the client set one.
+    /// Output limit per sequence, where the client set one; 0: nothing is generated (embeddings, scoring).
     pub max_tokens: Option<Tokens>,
-    /// Sequences, at least 1.
+    /// Sequences per prompt, at least 1.
     pub n: u32,
     /// Whether stop sequences are set.
     pub has_stop: bool,
@@ -177,6 +183,9 @@ pub enum RequestError {
         /// What is allowed.
         allowed: &'static str,
     },
+    /// The request body is not understood: what of it, by its key.
+    #[error("openai_body: {0}")]
+    Body(String),
     /// A request id came again with other content.
     #[error(
         "request_id: {0:?} was used before with other content; a request id names one request, so use a new one"
@@ -409,11 +418,11 @@ impl Request<'_> {
             Prompt::Tokens(tokens) => ("prompt_tokens", tokens.0),
             Prompt::Bytes(bytes) => ("prompt_bytes", bytes),
             Prompt::Text(text) => ("prompt", text.bytes),
-            Prompt::Counted { tokens, .. } => ("prompt", tokens.0),
+            Prompt::Several(prompts) | Prompt::Counted { prompts, .. } => ("prompt", prompts.total.0),
         };
         within(field, count, 0, MAX_COUNT, "0 to 4294967295")?;
-        let max_tokens = self.max_tokens.map_or(1, |tokens| tokens.0);
-        within("max_tokens", max_tokens, 1, MAX_COUNT, "1 to 4294967295")?;
+        let max_tokens = self.max_tokens.unwrap_or_default().0;
+        within("max_tokens", max_tokens, 0, MAX_COUNT, "0 to 4294967295")?;
         within("n", u64::from(self.n), 1, u64::from(MAX_SEQUENCES), "1 to 128")
     }
 }

@@ -301,12 +301,12 @@ impl Reservation {
 
     /// Prompt tokens that the engine counts for it: each sequence's (vLLM 0.32, v1/engine/parallel_sampling.py).
     fn counted(&self) -> f64 {
-        real(self.prompt.0) * f64::from(self.n)
+        real(self.prompts.total.0) * f64::from(self.prompts.samples(self.n))
     }
 
     /// What its prompt costs.
     pub(crate) fn work(&self) -> Work {
-        Work::of(self.prompt, self.uncached)
+        Work::of_all(self.prompts, self.uncached)
     }
 
     /// Places the time in which its prompt is computed, by its part in what is left to compute: the youngest come last.

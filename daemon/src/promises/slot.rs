@@ -3,14 +3,15 @@
 use gpuadmit_core::{
     book::ClassKey,
     promise::{Promise, RequestName},
-    request::{MAX_NAME_BYTES, MAX_SEQUENCES, ReservationId},
+    prompts::Prompts,
+    request::{MAX_NAME_BYTES, MAX_PROMPTS, MAX_SEQUENCES, ReservationId},
     units::{Mono, Tokens},
 };
 
 /// Words of a name.
 const NAME_WORDS: usize = MAX_NAME_BYTES / 8;
 /// Words of numbers.
-const NUMBERS: usize = 12;
+const NUMBERS: usize = 14;
 /// Words of a slot. The first is the reservation's id, 0 in a free one.
 pub(super) const SLOT_WORDS: usize = NUMBERS + 3 * NAME_WORDS;
 /// Most tokens of one request: what is more was never promised.
@@ -30,7 +31,9 @@ pub(super) fn words(promise: &Promise) -> Option<[u64; SLOT_WORDS]> {
     let numbers: [u64; NUMBERS] = [
         promise.id.0,
         promise.admitted_at.0,
-        promise.prompt.0,
+        promise.prompts.count.into(),
+        promise.prompts.total.0,
+        promise.prompts.longest.0,
         promise.uncached.0,
         promise.output.0,
         promise.granted.map_or(NONE, |granted| granted.0),
@@ -50,7 +53,8 @@ pub(super) fn words(promise: &Promise) -> Option<[u64; SLOT_WORDS]> {
 /// `None`: a free slot, or one that is damaged.
 pub(super) fn promise(words: &[u64; SLOT_WORDS]) -> Option<Promise> {
     let (numbers, names) = words.split_first_chunk::<NUMBERS>()?;
-    let [id, at, prompt, uncached, output, granted, most, n, class, uid, content, lengths] = *numbers;
+    let [id, at, count, total, longest, uncached, output, granted, most, n, class, uid, content, lengths] =
+        *numbers;
     let mut names = names.chunks_exact(NAME_WORDS).zip([0, 16, 32]);
     let mut name = || {
         let (words, shift) = names.next()?;
@@ -61,14 +65,19 @@ pub(super) fn promise(words: &[u64; SLOT_WORDS]) -> Option<Promise> {
     let (engine, tenant, request) = (name()?, name()?, name()?);
     let request =
         u32::try_from(uid).ok().map(|peer_uid| RequestName { peer_uid, id: request.into(), content });
-    let sizes = [prompt, uncached, output, most, if granted == NONE { 0 } else { granted }];
-    let possible =
-        (1..=MAX_SEQUENCES.into()).contains(&n) && sizes.iter().all(|tokens| *tokens <= MOST_TOKENS);
+    let sizes = [total, longest, uncached, output, most, if granted == NONE { 0 } else { granted }];
+    let possible = (1..=MAX_PROMPTS.into()).contains(&count)
+        && (count..=count.saturating_mul(MAX_SEQUENCES.into())).contains(&n)
+        && sizes.iter().all(|tokens| *tokens <= MOST_TOKENS);
     (id != 0 && possible).then_some(Promise {
         id: ReservationId(id),
         engine: engine.into(),
         admitted_at: Mono(at),
-        prompt: Tokens(prompt),
+        prompts: Prompts {
+            count: u32::try_from(count).ok()?,
+            total: Tokens(total),
+            longest: Tokens(longest),
+        },
         uncached: Tokens(uncached),
         output: Tokens(output),
         granted: Some(granted).filter(|granted| *granted != NONE).map(Tokens),
@@ -100,12 +109,12 @@ pub(super) mod tests {
             id: ReservationId(id),
             engine: "vllm-8000".into(),
             admitted_at: Mono(5),
-            prompt: Tokens(100),
+            prompts: Prompts { count: 2, total: Tokens(100), longest: Tokens(60) },
             uncached: Tokens(70),
             output: Tokens(20),
             granted: None,
             most: Tokens(3996),
-            n: 2,
+            n: 4,
             class: ClassKey(u64::MAX),
             tenant: "t\u{e4}nant".into(),
             request: Some(RequestName { peer_uid: 1000, id: "r".repeat(128).into(), content: 77 }),
@@ -124,8 +133,9 @@ pub(super) mod tests {
     fn what_no_request_can_ask_for_was_never_promised() {
         for one in [
             Promise { n: 0, ..some(1) },
-            Promise { n: 129, ..some(1) },
-            Promise { prompt: Tokens(u64::MAX), ..some(1) },
+            Promise { n: 2 * 128 + 1, ..some(1) },
+            Promise { prompts: Tokens(u64::MAX).into(), ..some(1) },
+            Promise { prompts: Prompts::default(), ..some(1) },
             Promise { most: Tokens(1 << 40), ..some(1) },
             Promise { granted: Some(Tokens(u64::MAX - 1)), ..some(1) },
         ] {

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use gpuadmit_core::{
     count::TextSize,
+    prompts::Prompts,
     request::{self, Class, PromptCount, SessionId},
     units::Tokens,
 };
 use serde::{Deserialize, Serialize};
 
-use super::wire::{PlainText, Wire, is_default};
+use super::wire::{PlainPrompts, PlainText, Wire, is_default};
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -48,9 +49,17 @@ pub(crate) struct Request {
 #[serde(rename_all = "snake_case")]
 enum Prompt {
     Tokens(u64),
+    Several(PlainPrompts),
     Bytes(u64),
     Text(PlainText),
-    Counted { text: PlainText, tokens: u64, count: Count },
+    Counted {
+        text: PlainText,
+        tokens: u64,
+        /// Of several prompts.
+        #[serde(default, skip_serializing_if = "is_default")]
+        longest: Option<u64>,
+        count: Count,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -129,15 +138,17 @@ impl From<request::Prompt> for Prompt {
     fn from(from: request::Prompt) -> Self {
         match from {
             request::Prompt::Tokens(tokens) => Self::Tokens(tokens.0),
+            request::Prompt::Several(prompts) => Self::Several(prompts.to_plain()),
             request::Prompt::Bytes(bytes) => Self::Bytes(bytes),
             request::Prompt::Text(text) => Self::Text(text.to_plain()),
-            request::Prompt::Counted { text, tokens, count } => {
+            request::Prompt::Counted { text, prompts, count } => {
                 let count = match count {
                     PromptCount::Exact => Count::Exact,
                     PromptCount::Estimated => Count::Estimated,
                     PromptCount::Bounded => Count::Bounded,
                 };
-                Self::Counted { text: text.to_plain(), tokens: tokens.0, count }
+                let longest = (prompts.count > 1).then_some(prompts.longest.0);
+                Self::Counted { text: text.to_plain(), tokens: prompts.total.0, longest, count }
             }
         }
     }
@@ -147,11 +158,16 @@ impl From<&Prompt> for request::Prompt {
     fn from(from: &Prompt) -> Self {
         match from {
             Prompt::Tokens(tokens) => Self::Tokens(Tokens(*tokens)),
+            Prompt::Several(prompts) => Self::Several(Prompts::from_plain(prompts.clone())),
             Prompt::Bytes(bytes) => Self::Bytes(*bytes),
             Prompt::Text(text) => Self::Text(TextSize::from_plain(text.clone())),
-            Prompt::Counted { text, tokens, count } => Self::Counted {
+            Prompt::Counted { text, tokens, longest, count } => Self::Counted {
                 text: TextSize::from_plain(text.clone()),
-                tokens: Tokens(*tokens),
+                prompts: Prompts {
+                    count: TextSize::from_plain(text.clone()).prompts.max(1),
+                    total: Tokens(*tokens),
+                    longest: Tokens(longest.unwrap_or(*tokens)),
+                },
                 count: match count {
                     Count::Exact => PromptCount::Exact,
                     Count::Estimated => PromptCount::Estimated,

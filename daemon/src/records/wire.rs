@@ -10,6 +10,7 @@ use gpuadmit_core::{
         DeviceMemory, DeviceProcess, DeviceProcesses, DeviceReading, EngineFacts, EngineProcess,
         EngineReading, ModelSource, ProcessRole, RankReading, ServedModel, SumCount,
     },
+    prompts::Prompts,
     units::{Blocks, Bytes, Mono, Span, Tokens},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -249,9 +250,11 @@ structs! {
     PlainListed for DeviceProcesses { span: Span, uuid: Arc<str>, processes: Vec<DeviceProcess> }
     PlainOnDevice for DeviceProcess { pid: u32, used: Option<Bytes> }
     PlainText for TextSize {
-        bytes: u64, wide_bytes: u64, symbol_bytes: u64, space_bytes: u64, words: u64, messages: u64,
-        known: Tokens, assumed: Tokens,
+        bytes: u64, wide_bytes: u64, symbol_bytes: u64, space_bytes: u64, optional_bytes: u64, words: u64,
+        messages: u64, known: Tokens, assumed: Tokens, prompts: u32, longest: Tokens,
+        longest_least: Tokens, cut: Option<Tokens>,
     }
+    PlainPrompts for Prompts { count: u32, total: Tokens, longest: Tokens }
     PlainTerms for Terms {
         rank: u32, reported: Option<Blocks>, age: Option<Duration>, growth: Blocks, unseen: Blocks,
         ended: Blocks, bypass: Blocks, need: Blocks, limit: Option<Blocks>, peak: Option<Peak>,

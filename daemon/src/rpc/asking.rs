@@ -101,10 +101,12 @@ impl Asking {
         let counted = self.tokens.count(&message.model, &self.handle.snapshot(), content).await;
         let prompt = match counted {
             Some(counted) if counted.exact => {
-                self.handle.counted(&message.model, &text, counted.tokens);
-                Prompt::Counted { text, tokens: counted.tokens, count: PromptCount::Exact }
+                self.handle.counted(&message.model, &text, counted.prompts.total);
+                Prompt::Counted { text, prompts: counted.prompts, count: PromptCount::Exact }
             }
-            Some(counted) => Prompt::Counted { text, tokens: counted.tokens, count: PromptCount::Estimated },
+            Some(counted) => {
+                Prompt::Counted { text, prompts: counted.prompts, count: PromptCount::Estimated }
+            }
             None => at_most(text, bounds),
         };
         caller.deadline.check()?;
@@ -163,6 +165,6 @@ fn request(message: &AdmitRequest, prompt: Prompt, caller: Caller) -> Result<Req
 }
 
 /// The upper bound, where the text cannot be counted.
-const fn at_most(text: TextSize, bounds: Bounds) -> Prompt {
-    Prompt::Counted { text, tokens: bounds.high, count: PromptCount::Bounded }
+fn at_most(text: TextSize, bounds: Bounds) -> Prompt {
+    Prompt::Counted { text, prompts: text.at_most(bounds.high), count: PromptCount::Bounded }
 }

@@ -2,13 +2,15 @@
 //! takes to count it.
 
 use gpuadmit_core::{
-    request::{Prompt, RequestError},
+    count::TextSize,
+    prompts::Prompts,
+    request::{MAX_COUNT, Prompt, RequestError},
     units::Tokens,
 };
 use gpuadmit_proto::v1::{AdmitRequest, PriorityClass, admit_request};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-use super::check::absent;
+use super::check::{absent, optional};
 use crate::tokens::{
     self, Text,
     body::{Body, BodyError, Input},
@@ -27,6 +29,8 @@ pub(super) fn take(
     message: &mut AdmitRequest,
     counts: &tokens::Tokens,
 ) -> Result<(Prompt, Option<Text>), RequestError> {
+    // Only a body can say that nothing is to be generated.
+    optional("max_tokens", message.max_tokens, 1..=MAX_COUNT, "1 to 4294967295")?;
     match message.prompt.take() {
         Some(admit_request::Prompt::PromptTokens(tokens)) => Ok((Prompt::Tokens(Tokens(tokens)), None)),
         Some(admit_request::Prompt::PromptBytes(bytes)) => Ok((Prompt::Bytes(bytes), None)),
@@ -44,44 +48,47 @@ pub(super) fn take(
 }
 
 fn read(message: &mut AdmitRequest, text: &[u8], counts: &tokens::Tokens) -> Result<Prompt, RequestError> {
-    let body = match Body::read(text) {
-        Ok(body) => body,
-        // Beyond what is read, but perhaps not beyond what the engine takes: its length is a bound.
-        Err(BodyError::TooMany) => return Ok(Prompt::Bytes(u64::try_from(text.len()).unwrap_or(u64::MAX))),
-        Err(BodyError::Field { field, allowed }) => {
-            return Err(RequestError::wrong(field, "its value in openai_body is not allowed", allowed));
-        }
-        Err(error @ BodyError::Json { .. }) => {
-            return Err(RequestError::wrong("openai_body", format!("not understood at {error}"), JSON));
-        }
+    let body = Body::read(text).map_err(refused)?;
+    fill_in(message, &body)?;
+    let counted = |lengths: &Vec<u64>| {
+        let most = body.cut.unwrap_or(TextSize::WINDOW);
+        let prompts: Prompts = lengths.iter().map(|length| Tokens(*length).min(most)).collect();
+        if prompts.count == 1 { Prompt::Tokens(prompts.total) } else { Prompt::Several(prompts) }
     };
-    fill_in(message, &body);
-    let size = measure::body(&body, counts.media_tokens());
-    match body.input {
-        Input::Ids { tokens, .. } => Ok(Prompt::Tokens(Tokens(tokens))),
+    match &body.input {
+        // How much the window holds, only its engine knows.
+        Input::Ids(lengths) if body.cut != Some(TextSize::WINDOW) => Ok(counted(lengths)),
         Input::Nothing => Err(RequestError::wrong("openai_body", "has no prompt, messages or input", BODY)),
-        Input::Texts(_) | Input::Chat(_) | Input::Responses(_) => Ok(Prompt::Text(size)),
+        _ => Ok(Prompt::Text(measure::body(&body, counts.media_tokens()))),
     }
 }
 
 const JSON: &str = "a JSON object whose values have the types of OpenAI's API";
 const BODY: &str = "a JSON object with prompt, messages or input, as OpenAI's API has it";
 
-fn fill_in(message: &mut AdmitRequest, body: &Body<'_>) {
-    if message.model.is_empty()
-        && let Some(model) = &body.model
-    {
-        message.model = model.to_string();
+fn refused(error: BodyError) -> RequestError {
+    match error {
+        BodyError::Field { field, allowed } => {
+            RequestError::wrong(field, "its value in openai_body is not allowed", allowed)
+        }
+        BodyError::Json { .. } => {
+            RequestError::wrong("openai_body", format!("not understood at {error}"), JSON)
+        }
+        BodyError::NotUnderstood { .. } | BodyError::TooMany => RequestError::Body(error.to_string()),
+    }
+}
+
+fn no_model() -> RequestError {
+    RequestError::wrong("model", "missing", "name it in the request or in openai_body")
+}
+
+fn fill_in(message: &mut AdmitRequest, body: &Body<'_>) -> Result<(), RequestError> {
+    if message.model.is_empty() {
+        let model = body.model.as_ref().filter(|model| !model.is_empty());
+        message.model = model.ok_or_else(no_model)?.to_string();
     }
     message.max_tokens = message.max_tokens.or(body.max_tokens);
-    // Each prompt of a batch is a request of its own to the engine, with as many sequences.
-    let prompts = match &body.input {
-        Input::Texts(texts) => u32::try_from(texts.len()).unwrap_or(u32::MAX),
-        Input::Ids { prompts, .. } => u32::try_from(*prompts).unwrap_or(u32::MAX),
-        Input::Nothing | Input::Chat(_) | Input::Responses(_) => 1,
-    };
-    let sequences = message.n.or(body.n).unwrap_or(1).saturating_mul(prompts.max(1));
-    message.n = message.n.or(body.n).map(|_| sequences).or((sequences > 1).then_some(sequences));
+    message.n = message.n.or(body.n);
     message.has_stop |= body.has_stop;
     if message.priority_class() == PriorityClass::Unspecified {
         let class = match body.priority.unwrap_or(0) {
@@ -91,6 +98,7 @@ fn fill_in(message: &mut AdmitRequest, body: &Body<'_>) {
         };
         message.set_priority_class(class);
     }
+    Ok(())
 }
 
 /// Does `work`; on a text of so many bytes that others would have to wait for, apart from them.
@@ -116,11 +124,11 @@ mod tests {
     fn a_body_fills_in_what_the_message_leaves_open() {
         let body = r#"{"model":"m","prompt":["a","b"],"max_tokens":5,"n":2,"stop":"x","priority":3}"#;
         let (message, prompt) = taken(body, AdmitRequest::default());
-        assert_eq!((message.model.as_str(), message.max_tokens, message.n), ("m", Some(5), Some(4)));
+        assert_eq!((message.model.as_str(), message.max_tokens, message.n), ("m", Some(5), Some(2)));
         assert_eq!((message.has_stop, message.priority_class()), (true, PriorityClass::Batch));
         assert_eq!(message.prompt, None);
         let Ok(Prompt::Text(size)) = prompt else { panic!("{prompt:?}") };
-        assert_eq!(size.bytes, 2);
+        assert_eq!((size.bytes, size.prompts), (2, 2));
         let told = AdmitRequest {
             model: "other".into(),
             max_tokens: Some(9),
@@ -132,14 +140,36 @@ mod tests {
     }
 
     #[test]
-    fn token_ids_are_a_count() {
-        let (_, prompt) = taken(r#"{"prompt":[[1,2],[3]]}"#, AdmitRequest::default());
-        assert_eq!(prompt, Ok(Prompt::Tokens(Tokens(3))));
+    fn token_ids_are_a_count_of_each_prompt() {
+        let (_, prompt) = taken(r#"{"model":"m","prompt":[[1,2],[3]]}"#, AdmitRequest::default());
+        let prompts = Prompts { count: 2, total: Tokens(3), longest: Tokens(2) };
+        assert_eq!(prompt, Ok(Prompt::Several(prompts)));
+        let (_, one) = taken(r#"{"model":"m","prompt":[1,2,3]}"#, AdmitRequest::default());
+        assert_eq!(one, Ok(Prompt::Tokens(Tokens(3))));
+    }
+
+    #[test]
+    fn token_ids_are_cut_where_the_body_says_so() {
+        let body = r#"{"model":"m","prompt":[[1,2,3,4],[5]],"truncate_prompt_tokens":3}"#;
+        let prompts = Prompts { count: 2, total: Tokens(4), longest: Tokens(3) };
+        assert_eq!(taken(body, AdmitRequest::default()).1, Ok(Prompt::Several(prompts)));
+        let body = r#"{"model":"m","prompt":[1,2,3],"truncate_prompt_tokens":-1}"#;
+        let (_, Ok(Prompt::Text(size))) = taken(body, AdmitRequest::default()) else { panic!() };
+        assert_eq!((size.known, size.cut), (Tokens(3), Some(TextSize::WINDOW)));
+    }
+
+    #[test]
+    fn nothing_is_generated_only_where_a_body_says_so() {
+        let (message, _) = taken(r#"{"model":"m","prompt":"a","max_tokens":0}"#, AdmitRequest::default());
+        assert_eq!(message.max_tokens, Some(0));
+        let told = AdmitRequest { max_tokens: Some(0), ..AdmitRequest::default() };
+        let error = taken(r#"{"model":"m","prompt":"a"}"#, told).1.unwrap_err().to_string();
+        assert_eq!(error, "max_tokens: 0 is not allowed; 1 to 4294967295");
     }
 
     #[test]
     fn a_body_that_is_none_is_the_callers_mistake_and_is_not_quoted() {
-        for body in ["secret", "{\"prompt\":{\"secret\":1}}", "{}", "[1]", "{\"prompt\":\"secret"] {
+        for body in ["secret", "{\"model\":\"m\"}", "[1]", "{\"prompt\":\"secret"] {
             let (_, prompt) = taken(body, AdmitRequest::default());
             let error = prompt.unwrap_err().to_string();
             assert!(error.starts_with("openai_body: ") && !error.contains("secret"), "{error}");
@@ -164,14 +194,22 @@ mod tests {
         );
         assert_eq!(
             said(r#"{"prompt":"a","max_tokens":-1}"#),
-            "max_tokens: its value in openai_body is not allowed; a whole number of at least 1"
+            "max_tokens: its value in openai_body is not allowed; a whole number of at least 0"
         );
+        assert_eq!(
+            said(r#"{"query":"a","documents":["b"]}"#),
+            "openai_body: `query` is not understood; ask for each prompt with prompt_tokens"
+        );
+        for without in [r#"{"prompt":"a"}"#, r#"{"model":null,"prompt":"a"}"#, r#"{"model":"","prompt":"a"}"#]
+        {
+            assert_eq!(said(without), "model: missing; name it in the request or in openai_body");
+        }
     }
 
     #[test]
-    fn a_body_beyond_what_is_read_counts_by_its_length() {
-        let body = format!("{{\"messages\":[{}{{}}]}}", "{},".repeat(5000));
-        let (_, prompt) = taken(&body, AdmitRequest::default());
-        assert_eq!(prompt, Ok(Prompt::Bytes(body.len() as u64)));
+    fn a_body_beyond_what_is_read_is_refused() {
+        let body = format!("{{\"model\":\"m\",\"messages\":[{}{{}}]}}", "{},".repeat(5000));
+        let error = taken(&body, AdmitRequest::default()).1.unwrap_err().to_string();
+        assert_eq!(error, "openai_body: a list is longer than 4096 items");
     }
 }

@@ -1,28 +1,31 @@
 //! The size of a prompt's text, and what tells its kind: one pass over the bytes, nothing kept.
 
 use gpuadmit_core::{count::TextSize, units::Tokens};
+use serde_json::value::RawValue;
 
 use super::{
-    body::{Body, Input},
+    body::{Body, ChatOptions, Input},
     message::{Content, Message, Part},
 };
 
+/// Roles whose messages every template shows whole. Of what the model said, many leave out what it thought.
+const SHOWN: [&str; 4] = ["system", "developer", "user", "tool"];
+
 /// The size of `body`, where a picture or another medium is taken for `media_tokens`.
 pub fn body(body: &Body<'_>, media_tokens: u64) -> TextSize {
-    let mut size = TextSize::default();
-    match &body.input {
-        Input::Nothing => {}
-        Input::Texts(texts) => texts.iter().for_each(|one| add(&mut size, one)),
-        Input::Ids { tokens, .. } => size.known = Tokens(*tokens),
-        Input::Chat(messages) | Input::Responses(messages) => {
-            messages.iter().for_each(|one| message(&mut size, one, media_tokens));
-            let chat = &body.chat;
-            for raw in [chat.tools, chat.documents, chat.kwargs].into_iter().flatten() {
-                add(&mut size, raw.get());
-            }
-        }
-    }
-    size
+    let of_chat = |messages: &Vec<Message<'_>>| chat(messages, &body.chat, media_tokens);
+    let known = |length: &u64| TextSize { known: Tokens(*length), ..TextSize::default() };
+    let size: TextSize = match &body.input {
+        Input::Nothing => TextSize::default(),
+        Input::Texts(texts) => match &texts[..] {
+            [one] => text(one),
+            texts => texts.iter().map(|one| text(one)).collect(),
+        },
+        Input::Ids(lengths) => lengths.iter().map(known).collect(),
+        Input::Chat(messages) => of_chat(messages),
+        Input::Chats(chats) => chats.iter().map(of_chat).collect(),
+    };
+    TextSize { cut: body.cut, ..size }
 }
 
 /// The size of a plain text.
@@ -32,8 +35,17 @@ pub fn text(text: &str) -> TextSize {
     size
 }
 
+fn chat(messages: &[Message<'_>], options: &ChatOptions<'_>, media_tokens: u64) -> TextSize {
+    let mut size = TextSize::default();
+    messages.iter().for_each(|one| message(&mut size, one, media_tokens));
+    let beside = [options.tools, options.documents, options.kwargs];
+    beside.into_iter().flatten().for_each(|raw| add_json(&mut size, raw));
+    size
+}
+
 fn message(size: &mut TextSize, message: &Message<'_>, media_tokens: u64) {
     size.messages = size.messages.saturating_add(1);
+    let add = if SHOWN.contains(&&*message.role) { add } else { add_optional };
     match &message.content {
         Content::None => {}
         Content::Text(text) => add(size, text),
@@ -42,14 +54,29 @@ fn message(size: &mut TextSize, message: &Message<'_>, media_tokens: u64) {
                 match part {
                     Part::Text(text) => add(size, text),
                     Part::Media => size.assumed += Tokens(media_tokens),
-                    Part::Other(raw) => add(size, raw.get()),
+                    Part::Other(raw) => add_json(size, raw),
                 }
             }
         }
     }
-    for (_, raw) in &message.extra {
-        add(size, raw.get());
-    }
+    message.extra.iter().for_each(|(_, raw)| add_json(size, raw));
+}
+
+/// A text that the template may leave out.
+fn add_optional(size: &mut TextSize, text: &str) {
+    let before = *size;
+    add(size, text);
+    size.optional_bytes = size.optional_bytes.saturating_add(size.bytes.saturating_sub(before.bytes));
+    size.words = before.words;
+}
+
+/// JSON that the template may leave out, or write with blanks and line ends around every sign, and with keys of its own.
+fn add_json(size: &mut TextSize, raw: &RawValue) {
+    let before = size.symbol_bytes;
+    add_optional(size, raw.get());
+    let signs = size.symbol_bytes.saturating_sub(before).saturating_mul(2);
+    size.bytes = size.bytes.saturating_add(signs);
+    size.optional_bytes = size.optional_bytes.saturating_add(signs);
 }
 
 fn add(size: &mut TextSize, text: &str) {
@@ -95,6 +122,6 @@ mod tests {
             {"type":"image_url","image_url":{"url":"data:image/png;base64,AAAAAAAAAAAAAAAAAAAAAAAAAAAA"}}]}],
             "tools":[{"type":"function"}]}"#;
         let size = body(&Body::read(json).unwrap(), 500);
-        assert_eq!((size.messages, size.assumed, size.bytes), (1, Tokens(500), 13 + 21));
+        assert_eq!((size.messages, size.assumed, size.bytes), (1, Tokens(500), 13 + 21 + 2 * 9));
     }
 }

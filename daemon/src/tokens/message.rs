@@ -2,13 +2,17 @@
 
 use std::borrow::Cow;
 
+use gpuadmit_core::request::MAX_PROMPTS;
 use serde::{
     Deserialize, Deserializer,
-    de::{IgnoredAny, MapAccess, SeqAccess, Visitor},
+    de::{Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 use serde_json::value::RawValue;
 
-use super::body::{Many, Text};
+/// Most messages of a chat, prompts of a request, or parts of a message.
+pub const MAX_ITEMS: usize = MAX_PROMPTS as usize;
+/// What the reader says of a list that is longer.
+pub(super) const TOO_MANY: &str = "too many items";
 
 /// A message.
 pub struct Message<'a> {
@@ -31,6 +35,8 @@ pub enum Extra {
     Name,
     /// What the model thought.
     Reasoning,
+    /// What vLLM hands on and few templates show; it is not rendered here.
+    Other,
 }
 
 impl Extra {
@@ -40,6 +46,7 @@ impl Extra {
             "tool_call_id" => Self::ToolCallId,
             "name" => Self::Name,
             "reasoning" | "reasoning_content" => Self::Reasoning,
+            "tools" | "task" => Self::Other,
             _ => return None,
         })
     }
@@ -57,8 +64,11 @@ pub enum Content<'a> {
     Parts(Vec<Part<'a>>),
 }
 
-/// Types of parts whose data is no text.
-const MEDIA: [&str; 10] = [
+/// Types of parts that are a text.
+const TEXTS: [&str; 4] = ["text", "input_text", "output_text", "refusal"];
+
+/// Types of parts whose data is no text. A part without a type may have one of them as a key.
+const MEDIA: [&str; 12] = [
     "image_url",
     "input_image",
     "image",
@@ -66,7 +76,9 @@ const MEDIA: [&str; 10] = [
     "image_embeds",
     "input_audio",
     "audio_url",
+    "audio_embeds",
     "video_url",
+    "video_embeds",
     "input_file",
     "file",
 ];
@@ -86,6 +98,52 @@ impl<'a> Message<'a> {
     pub fn new(role: &'static str, content: Content<'a>) -> Self {
         Self { role: Cow::Borrowed(role), content, extra: Vec::new() }
     }
+
+    /// Whether something in it is not known to be shown as it stands here.
+    pub fn is_foreign(&self) -> bool {
+        let foreign = |part: &Part<'_>| matches!(part, Part::Other(_));
+        matches!(&self.content, Content::Parts(parts) if parts.iter().any(foreign))
+            || self.extra.iter().any(|(key, _)| *key == Extra::Other)
+    }
+}
+
+/// A string, borrowed where it has no escapes.
+pub(super) struct Text<'a>(pub(super) Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Borrowing<'b>(#[serde(borrow)] Cow<'b, str>);
+        Borrowing::deserialize(deserializer).map(|Borrowing(text)| Self(text))
+    }
+}
+
+/// A list of at most [`MAX_ITEMS`].
+pub(super) struct Many<T>(pub(super) Vec<T>);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Many<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader<T>(std::marker::PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Reader<T> {
+            type Value = Vec<T>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a list")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Vec<T>, A::Error> {
+                let mut many = Vec::new();
+                while let Some(item) = items.next_element()? {
+                    if many.len() >= MAX_ITEMS {
+                        return Err(A::Error::custom(TOO_MANY));
+                    }
+                    many.push(item);
+                }
+                Ok(many)
+            }
+        }
+        deserializer.deserialize_seq(Reader(std::marker::PhantomData)).map(Self)
+    }
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for Message<'a> {
@@ -103,8 +161,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Message<'a> {
                 while let Some(Text(key)) = map.next_key()? {
                     match (&*key, Extra::of(&key)) {
                         ("role", _) => message.role = map.next_value::<Text<'de>>()?.0,
-                        // The latter two: a tool's call and answer in the responses API.
-                        ("content" | "output" | "arguments", _) => message.content = map.next_value()?,
+                        ("content", _) => message.content = map.next_value()?,
                         (_, Some(extra)) => {
                             let value: &RawValue = map.next_value()?;
                             message.extra.retain(|(known, _)| *known != extra);
@@ -160,6 +217,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Part<'a> {
         struct Keys<'b> {
             kind: Option<Text<'b>>,
             text: Option<Text<'b>>,
+            media: bool,
         }
         struct Reader;
         impl<'de> Visitor<'de> for Reader {
@@ -174,8 +232,11 @@ impl<'de: 'a, 'a> Deserialize<'de> for Part<'a> {
                 while let Some(Text(key)) = map.next_key()? {
                     match &*key {
                         "type" => keys.kind = map.next_value()?,
-                        "text" | "refusal" | "thinking" => keys.text = map.next_value()?,
-                        _ => _ = map.next_value::<IgnoredAny>()?,
+                        "text" | "refusal" => keys.text = map.next_value()?,
+                        other => {
+                            keys.media |= MEDIA.contains(&other);
+                            map.next_value::<IgnoredAny>()?;
+                        }
                     }
                 }
                 Ok(keys)
@@ -189,10 +250,11 @@ impl<'de: 'a, 'a> Deserialize<'de> for Part<'a> {
         }
         let mut reader = serde_json::Deserializer::from_str(raw.get());
         let Ok(keys) = reader.deserialize_map(Reader) else { return Ok(Self::Other(raw)) };
-        let kind = keys.kind.as_ref().map_or("", |kind| &*kind.0);
-        Ok(match (kind, keys.text) {
-            (_, Some(text)) => Self::Text(text.0),
-            (kind, None) if MEDIA.contains(&kind) => Self::Media,
+        let media = keys.kind.as_ref().map_or(keys.media, |kind| MEDIA.contains(&&*kind.0));
+        let texts = keys.kind.as_ref().is_none_or(|kind| TEXTS.contains(&&*kind.0));
+        Ok(match keys.text {
+            _ if media => Self::Media,
+            Some(text) if texts => Self::Text(text.0),
             _ => Self::Other(raw),
         })
     }

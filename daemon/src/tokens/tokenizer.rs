@@ -1,6 +1,6 @@
 //! A model's tokenizer, loaded: counts exactly what the engine will make of a body.
 
-use gpuadmit_core::units::Tokens;
+use gpuadmit_core::{count::TextSize, prompts::Prompts, units::Tokens};
 use tokenizers::{ModelWrapper, Tokenizer};
 
 use super::{
@@ -22,8 +22,8 @@ pub(super) struct Counter {
 /// What was counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counted {
-    /// Tokens.
-    pub tokens: Tokens,
+    /// The prompts.
+    pub prompts: Prompts,
     /// Whether the engine will count the same; otherwise it has parts that are assumed.
     pub exact: bool,
 }
@@ -67,29 +67,27 @@ impl Counter {
 
     /// Tokens of a plain text, with what the tokenizer puts before and behind it.
     pub(super) fn text(&self, text: &str) -> Result<Counted, Uncounted> {
-        Ok(Counted { tokens: self.tokens(text, true)?, exact: true })
+        Ok(Counted { prompts: self.tokens(text, true)?.into(), exact: true })
     }
 
     /// Tokens of a body, where a picture or another medium is taken for `media_tokens`.
     pub(super) fn body(&self, body: &Body<'_>, media_tokens: u64) -> Result<Counted, Uncounted> {
-        let mut counted = match &body.input {
+        let cut = |tokens: Tokens| tokens.min(body.cut.unwrap_or(TextSize::WINDOW));
+        let mut exact = !body.ambiguous;
+        let prompts: Result<Prompts, Uncounted> = match &body.input {
             Input::Nothing => return Err(Uncounted::Body),
-            Input::Ids { tokens, .. } => Counted { tokens: Tokens(*tokens), exact: true },
+            Input::Ids(lengths) => Ok(lengths.iter().map(|length| cut(Tokens(*length))).collect()),
             Input::Texts(texts) => {
                 let special = body.add_special_tokens.unwrap_or(true);
-                let counts = texts.iter().map(|text| self.tokens(text, special));
-                Counted { tokens: counts.sum::<Result<_, _>>()?, exact: true }
+                texts.iter().map(|text| Ok(cut(self.tokens(text, special)?))).collect()
             }
-            Input::Chat(messages) => self.chat(messages, body, media_tokens)?,
-            // The engine makes messages of its own of them.
-            Input::Responses(messages) => {
-                Counted { exact: false, ..self.chat(messages, body, media_tokens)? }
+            Input::Chat(messages) => Ok(cut(self.chat(messages, body, media_tokens, &mut exact)?).into()),
+            Input::Chats(chats) => {
+                let counts = chats.iter().map(|chat| self.chat(chat, body, media_tokens, &mut exact));
+                counts.map(|count| Ok(cut(count?))).collect()
             }
         };
-        if let Some(most) = body.truncate {
-            counted.tokens = counted.tokens.min(Tokens(most));
-        }
-        Ok(counted)
+        Ok(Counted { prompts: prompts?, exact })
     }
 
     fn chat(
@@ -97,17 +95,17 @@ impl Counter {
         messages: &[Message<'_>],
         body: &Body<'_>,
         media_tokens: u64,
-    ) -> Result<Counted, Uncounted> {
-        let template =
-            self.template.as_ref().filter(|_| !body.chat.own_template).ok_or(Uncounted::Template)?;
+        exact: &mut bool,
+    ) -> Result<Tokens, Uncounted> {
+        if body.chat.foreign || messages.iter().any(Message::is_foreign) {
+            return Err(Uncounted::Template);
+        }
+        let template = self.template.as_ref().ok_or(Uncounted::Template)?;
         let rendered = template.render(messages, &body.chat).map_err(|_| Uncounted::Template)?;
         let text = self.tokens(&rendered, body.add_special_tokens.unwrap_or(false))?;
-        let (media, others) = messages
-            .iter()
-            .map(beside_text)
-            .fold((0, 0), |sum: (u64, u64), one| (sum.0.saturating_add(one.0), sum.1.saturating_add(one.1)));
-        let tokens = text + Tokens(media.saturating_mul(media_tokens));
-        Ok(Counted { tokens, exact: media == 0 && others == 0 && !body.chat.continue_final_message })
+        let media = messages.iter().map(media).fold(0, u64::saturating_add);
+        *exact &= media == 0 && !body.chat.continue_final_message;
+        Ok(text + Tokens(media.saturating_mul(media_tokens)))
     }
 
     fn tokens(&self, text: &str, special: bool) -> Result<Tokens, Uncounted> {
@@ -119,14 +117,10 @@ impl Counter {
     }
 }
 
-/// Media and parts of unknown kind in a message.
-fn beside_text(message: &Message<'_>) -> (u64, u64) {
-    let Content::Parts(parts) = &message.content else { return (0, 0) };
-    parts.iter().fold((0, 0), |(media, others): (u64, u64), part| match part {
-        Part::Text(_) => (media, others),
-        Part::Media => (media.saturating_add(1), others),
-        Part::Other(_) => (media, others.saturating_add(1)),
-    })
+/// Media in a message.
+fn media(message: &Message<'_>) -> u64 {
+    let Content::Parts(parts) = &message.content else { return 0 };
+    parts.iter().fold(0, |media, part| media.saturating_add(u64::from(matches!(part, Part::Media))))
 }
 
 /// Without a cache of words already seen: they would be pieces of earlier prompts. That of BPE belongs to the thread,
@@ -166,7 +160,7 @@ mod tests {
             let body = Body::read(br#"{"messages":[{"role":"user","content":"weather?"}]}"#).unwrap();
             counter.body(&body, 0)
         };
-        let exact = |tokens| Ok(Counted { tokens: Tokens(tokens), exact: true });
+        let exact = |tokens| Ok(Counted { prompts: Tokens(tokens).into(), exact: true });
         assert_eq!(counted(Some(r#"{"enable_thinking":false}"#)), exact(69));
         assert_eq!(counted(None), counted(Some("{}")));
         assert_ne!(counted(None), exact(69));

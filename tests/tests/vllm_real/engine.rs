@@ -36,7 +36,7 @@ pub(crate) struct Metrics {
 }
 
 /// The project's script for it.
-const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/vllm/vllm-cpu");
+pub(crate) const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/vllm/vllm-cpu");
 
 /// A running vLLM. Dropping it kills all of its processes.
 pub(crate) struct Vllm {

@@ -15,6 +15,7 @@ mod jinja;
 mod load;
 mod plan;
 mod plot;
+mod protocol;
 mod record;
 mod tokens;
 
@@ -98,6 +99,13 @@ async fn prompts_and_pools_are_reckoned_as_a_real_engine_does_and_its_death_clos
         daemon.stop().await
     })
     .await;
+}
+
+/// Another seed each time, unless `GPUADMIT_SEED` is set.
+#[tokio::test]
+#[ignore = "needs a real vLLM: make test-vllm"]
+async fn request_bodies_are_read_as_vllms_own_classes_read_them() {
+    judge(protocol::agrees()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -97,7 +97,7 @@ async fn counted_wrong(vllm: &Vllm, size: &str, cases: &[Case], truth: &[u64]) -
     for (case, truth) in cases.iter().zip(truth) {
         let body = Text::Body(sent(case, &vllm.model, 1).to_string().into_bytes());
         let counted = counter.count(&vllm.model, &Snapshot::default(), body).await;
-        if counted != Some(Counted { tokens: Tokens(*truth), exact: true }) {
+        if counted != Some(Counted { prompts: Tokens(*truth).into(), exact: true }) {
             wrong.push(format!("{}: counted {counted:?}, vLLM {truth}: {}", case.kind, case.body));
         }
     }
