@@ -276,12 +276,23 @@ pub struct DeviceReading {
     pub pci: String,
     /// UUID of the GPU that this MIG instance is part of.
     pub parent: Option<Arc<str>>,
+    /// Its ids in that GPU, of a MIG instance whose driver tells them.
+    pub instance: Option<MigInstance>,
     /// Memory; `None` where the device has none of its own (integrated GPUs) or the call failed.
     pub memory: Option<DeviceMemory>,
     /// Percent of time in which a kernel ran.
     pub utilisation_percent: Option<u32>,
     /// What could not be read, one sentence; empty when all was.
     pub problem: String,
+}
+
+/// Which MIG instance of its GPU a device is, by the ids that the driver's log has as `GPU-I` and `GPU-CI`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MigInstance {
+    /// GPU instance id (`nvmlDeviceGetGpuInstanceId`).
+    pub gpu: u32,
+    /// Compute instance id in that GPU instance (`nvmlDeviceGetComputeInstanceId`).
+    pub compute: u32,
 }
 
 /// Memory as NVML tells it. With `reserved`: used + free + reserved = total (nvmlMemory_v2_t); without: used includes

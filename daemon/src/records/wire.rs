@@ -8,7 +8,7 @@ use gpuadmit_core::{
     explain::{Peak, Terms},
     observation::{
         DeviceMemory, DeviceProcess, DeviceProcesses, DeviceReading, EngineFacts, EngineProcess,
-        EngineReading, ModelSource, ProcessRole, RankReading, ServedModel, SumCount,
+        EngineReading, MigInstance, ModelSource, ProcessRole, RankReading, ServedModel, SumCount,
     },
     units::{Blocks, Bytes, Mono, Span, Tokens},
 };
@@ -242,8 +242,10 @@ structs! {
     PlainSum for SumCount { sum: f64, count: u64 }
     PlainDevice for DeviceReading {
         span: Span, uuid: Arc<str>, index: u32, name: String, pci: String, parent: Option<Arc<str>>,
-        memory: Option<DeviceMemory>, utilisation_percent: Option<u32>, problem: String,
+        instance: Option<MigInstance>, memory: Option<DeviceMemory>, utilisation_percent: Option<u32>,
+        problem: String,
     }
+    PlainInstance for MigInstance { gpu: u32, compute: u32 }
     PlainMemory for DeviceMemory { total: Bytes, reserved: Option<Bytes>, used: Bytes, free: Bytes }
     PlainListed for DeviceProcesses { span: Span, uuid: Arc<str>, processes: Vec<DeviceProcess> }
     PlainOnDevice for DeviceProcess { pid: u32, used: Option<Bytes> }
