@@ -29,6 +29,8 @@ const LONGEST_FREEZE: Duration = Duration::from_secs(60);
 const UNREAD: Duration = Duration::from_secs(30);
 /// With an answer that tells nothing (401, no series), after this.
 const UNREADABLE: Duration = Duration::from_secs(3);
+/// An engine that has yet to answer, and does not though something listens at its address, is only observed after this.
+const UNANSWERED: Duration = Duration::from_secs(30);
 /// A stalled engine is given one real request each this often.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 /// A planned stop that has not ended the engine by then was called off.
@@ -52,6 +54,8 @@ pub(crate) struct Liveness {
     was_busy: bool,
     /// When a good reading was last made.
     read_at: Option<Mono>,
+    /// Since when something listens there without answering, while it has yet to answer.
+    unanswered_since: Option<Mono>,
     /// Since when a process that it cannot do without is dead: only a step shows otherwise.
     dead: Option<Mono>,
     /// Until then it is held, for its device has failed.
@@ -90,6 +94,7 @@ impl Liveness {
             longest_gap: Duration::ZERO,
             was_busy: false,
             read_at: None,
+            unanswered_since: None,
             dead: None,
             held: None,
             evidence: String::new(),
@@ -113,7 +118,7 @@ impl Liveness {
         if state == EngineState::Ready && matches!(self.state, EngineState::Starting | EngineState::Down) {
             self.load_time = Some(now.since(self.found_at));
         }
-        self.dead = None;
+        (self.dead, self.unanswered_since) = (None, None);
         if state != EngineState::Stalled {
             (self.probe, self.failed_probes) = (None, 0);
         }
@@ -208,6 +213,22 @@ impl Liveness {
         stale
             && open
             && self.enter(now, EngineState::Unknown, format!("alive, but metrics are unreadable: {why}"))
+    }
+
+    /// Something listens at its address and does not answer, for `why`. One that has yet to answer is then only observed,
+    /// for it may never. Returns whether the state changed.
+    pub(crate) fn unanswered(&mut self, now: Mono, why: &str) -> bool {
+        if !matches!(self.state, EngineState::Starting | EngineState::Down) || self.dead.is_some() {
+            return false;
+        }
+        let since = *self.unanswered_since.get_or_insert(now);
+        now.since(since) >= UNANSWERED
+            && self.enter(now, EngineState::Unknown, format!("only observed, for it cannot be asked: {why}"))
+    }
+
+    /// Nothing listens at its address.
+    pub(crate) const fn refused(&mut self) {
+        self.unanswered_since = None;
     }
 
     /// A process that it cannot do without is dead. Where `others_answer`, only a step after a while shows otherwise.
@@ -326,6 +347,26 @@ mod tests {
         assert!(live.pulse(at(18.0), at(18.0), Pulse { busy: false, ..STILL }));
         assert_eq!(live.gate(at(18.0)), Gate::Open);
         assert_eq!(live.load_time, Some(Duration::from_secs(18)));
+    }
+
+    #[test]
+    fn one_that_listens_and_never_answers_is_only_observed_after_a_while() {
+        let mut live = Liveness::new(at(0.0));
+        assert!(!live.unanswered(at(1.0), "TLS"));
+        live.refused();
+        assert!(!live.unanswered(at(40.0), "TLS"), "nothing listened meanwhile");
+        assert!(!live.unanswered(at(69.9), "TLS"));
+        assert_eq!(live.gate(at(69.9)), Gate::Closed(Reason::EngineStarting, None));
+        assert!(live.unanswered(at(70.0), "TLS"));
+        assert_eq!((live.state, live.gate(at(70.0))), (EngineState::Unknown, Gate::Open));
+        assert_eq!(live.why, "only observed, for it cannot be asked: TLS");
+        // One that is down, too; but not while the API server outlives a dead EngineCore.
+        live.died(at(80.0), "killed".into(), true);
+        live.unanswered(at(80.1), "TLS");
+        assert!(!live.unanswered(at(200.0), "TLS"));
+        live.died(at(200.0), "killed".into(), false);
+        live.unanswered(at(201.0), "TLS");
+        assert!(live.unanswered(at(231.0), "TLS"));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use gpuadmit_core::{
     explain::{Peak, Terms},
     observation::{
         DeviceMemory, DeviceProcess, DeviceProcesses, DeviceReading, EngineFacts, EngineProcess,
-        EngineReading, MigInstance, ModelSource, ProcessRole, RankReading, ServedModel, SumCount,
+        EngineReading, MigInstance, ModelSource, Obstacle, ProcessRole, RankReading, ServedModel, SumCount,
     },
     units::{Blocks, Bytes, Mono, Span, Tokens},
 };
@@ -124,6 +124,28 @@ impl Wire for Span {
     }
 }
 
+impl Wire for Obstacle {
+    type Plain = u32;
+
+    fn to_plain(&self) -> u32 {
+        match self {
+            Self::Tls => 0,
+            Self::Grpc => 1,
+            Self::Headless => 2,
+            Self::RelativeSocket => 3,
+        }
+    }
+
+    fn from_plain(plain: u32) -> Self {
+        match plain {
+            0 => Self::Tls,
+            1 => Self::Grpc,
+            2 => Self::Headless,
+            _ => Self::RelativeSocket,
+        }
+    }
+}
+
 impl Wire for ProcessRole {
     type Plain = u32;
 
@@ -213,7 +235,7 @@ impl PlainFacts {
 
 structs! {
     PlainFacts for EngineFacts {
-        engine: Arc<str>, address: Arc<str>, span: Span, version: Option<String>, version_known: bool,
+        engine: Arc<str>, address: Arc<str>, obstacle: Option<Obstacle>, span: Span, version: Option<String>, version_known: bool,
         models: Vec<ServedModel>, adapters_at_runtime: bool, processes: Vec<EngineProcess>,
         block_size: Option<u64>, max_num_seqs: Option<u64>, max_num_batched_tokens: Option<u64>,
         gpu_memory_utilization: Option<f64>, data_parallel_size: u32, model_source: Option<Arc<ModelSource>>,

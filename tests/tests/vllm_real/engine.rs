@@ -132,11 +132,16 @@ impl Drop for Vllm {
 
 /// Folder of the model `size`, where the script puts it.
 pub(crate) fn model_folder(size: &str) -> Result<PathBuf> {
+    Ok(installed()?.join(size))
+}
+
+/// Where the script installs vLLM.
+pub(crate) fn installed() -> Result<PathBuf> {
     let cache = match std::env::var_os("GPUADMIT_CACHE") {
         Some(cache) => PathBuf::from(cache),
         None => Path::new(&std::env::var_os("HOME").context("HOME is not set")?).join(".cache/gpuadmit"),
     };
-    Ok(cache.join("vllm-cpu").join(size))
+    Ok(cache.join("vllm-cpu"))
 }
 
 /// What the vLLM behind `port` says of its state.

@@ -15,6 +15,7 @@ mod load;
 mod plan;
 mod plot;
 mod record;
+mod start_lines;
 mod tokens;
 
 use std::{
@@ -146,6 +147,12 @@ async fn eval_plans_are_what_real_engines_report() {
         Ok(())
     })
     .await;
+}
+
+#[test]
+#[ignore = "needs a real vLLM: make test-vllm"]
+fn start_lines_are_read_as_vllm_reads_them() {
+    start_lines::agree().unwrap_or_else(|error| panic!("{error:#}"));
 }
 
 /// Fails the test with what went wrong.

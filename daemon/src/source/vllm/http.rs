@@ -126,7 +126,7 @@ impl Client {
         let host = match &self.address {
             Address::Tcp { host, port } if host.contains(':') => format!("[{host}]:{port}"),
             Address::Tcp { host, port } => format!("{host}:{port}"),
-            Address::Unix(_) => "localhost".into(),
+            Address::Unix(_) | Address::Headless { .. } => "localhost".into(),
         };
         let mut request = Request::get(path).header(header::HOST, host);
         if let Some(authorization) = &self.authorization {
@@ -149,6 +149,7 @@ impl Client {
                 let stream = UnixStream::connect(path).await.map_err(|error| refusal(&error))?;
                 handshake(&builder, stream).await
             }
+            Address::Headless { .. } => Err(ScrapeFailure::Refused),
         }
     }
 }

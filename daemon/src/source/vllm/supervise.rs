@@ -167,6 +167,7 @@ impl Supervisor {
     fn update(&mut self, id: Arc<str>, found: Found, configured: Option<&ConfiguredEngine>) {
         let known = Known {
             address: configured.map_or(found.address, |engine| engine.address.clone()),
+            obstacle: found.obstacle,
             command: Some(found.command),
             processes: found.processes,
             models: configured.map(|engine| engine.models.clone()).unwrap_or_default(),
@@ -192,6 +193,7 @@ impl Supervisor {
     fn start_configured(&mut self, engine: &ConfiguredEngine) {
         let known = Known {
             address: engine.address.clone(),
+            obstacle: None,
             command: None,
             processes: vec![],
             models: engine.models.clone(),
@@ -222,7 +224,7 @@ impl Supervisor {
     }
 }
 
-/// The configured id, else `vllm-PORT` or `vllm-SOCKET`.
+/// The configured id, else `vllm-PORT`, `vllm-SOCKET` or `vllm-headless-RANK`.
 fn engine_id(address: &Address, configured: Option<&ConfiguredEngine>) -> Arc<str> {
     match (configured, address) {
         (Some(engine), _) => engine.id.as_str().into(),
@@ -231,5 +233,6 @@ fn engine_id(address: &Address, configured: Option<&ConfiguredEngine>) -> Arc<st
             let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
             format!("vllm-{}", stem.unwrap_or_default()).into()
         }
+        (None, Address::Headless { rank }) => format!("vllm-headless-{rank}").into(),
     }
 }
