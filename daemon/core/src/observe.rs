@@ -169,6 +169,7 @@ impl Node {
     fn scrape_failed(&mut self, now: Mono, engine: &str, failure: &ScrapeFailure) {
         let Some(index) = self.index_of(engine) else { return };
         let Some(engine) = self.engines.get_mut(index) else { return };
+        let seen = !engine.facts.processes.is_empty();
         let live = &mut engine.live;
         let changed = match failure {
             ScrapeFailure::Refused if matches!(live.state, EngineState::Starting | EngineState::Down) => {
@@ -180,8 +181,8 @@ impl Node {
                 return;
             }
             // A slow or broken scrape is not a dead engine: the age of the last reading says enough.
-            ScrapeFailure::TimedOut => live.unanswered(now, "no answer in time"),
-            ScrapeFailure::Connection(what) => live.unanswered(now, what),
+            ScrapeFailure::TimedOut => live.unanswered(now, None, seen),
+            ScrapeFailure::Connection(what) => live.unanswered(now, Some(what), seen),
             ScrapeFailure::Status(status) => live.unreadable(now, &format!("HTTP status {status}")),
             ScrapeFailure::NoSeries => live.unreadable(now, "no engine series (statistics switched off?)"),
             ScrapeFailure::Malformed(what) => live.unreadable(now, what),

@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(named(5, None), ["MIG-a", "MIG-b"]);
         assert_eq!(named(6, None), ["MIG-c"]);
         assert_eq!(named(7, None), ["GPU-1"]);
-        assert_eq!(xids.parts(address, None, &gpu), [gpu.clone()]);
+        assert_eq!(xids.parts(address, None, &gpu), std::slice::from_ref(&gpu));
     }
 
     #[test]

@@ -247,7 +247,7 @@ mod tests {
             format!("{text}a{n}: &a{n} [{}]\n", vec![before; 10].join(","))
         });
         for text in ["", "- a", "text", "a: [", "a: *none", "\t", &nested, &laughs, "a: \"\u{0}"] {
-            assert_eq!(words(text), Err(ConfigError::Form), "{:.40}", text);
+            assert_eq!(words(text), Err(ConfigError::Form), "{text:.40}");
         }
     }
 
@@ -261,7 +261,7 @@ mod tests {
         };
         assert_eq!(read(&file("a.yml", "port: 1")), Ok(vec!["--port".into(), "1".into()]));
         assert_eq!(read(&file("a.json", "port: 1")), Err(ConfigError::Name));
-        let long = format!("a: {}", "x".repeat(MAX_BYTES as usize));
+        let long = format!("a: {}", "x".repeat(usize::try_from(MAX_BYTES).unwrap()));
         assert_eq!(read(&file("b.yaml", &long)), Err(ConfigError::Size));
         assert!(matches!(read(&folder.path().join("none.yaml")), Err(ConfigError::Unreadable(_))));
         let pipe = folder.path().join("pipe.yaml");

@@ -145,6 +145,8 @@ impl Client {
                 stream.set_nodelay(true).map_err(|error| refusal(&error))?;
                 handshake(&builder, stream).await
             }
+            // Never relative to the daemon's own folder.
+            Address::Unix(path) if path.is_relative() => Err(ScrapeFailure::Refused),
             Address::Unix(path) => {
                 let stream = UnixStream::connect(path).await.map_err(|error| refusal(&error))?;
                 handshake(&builder, stream).await

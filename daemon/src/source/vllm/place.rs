@@ -37,7 +37,7 @@ pub(super) fn told(command: &Command) -> (Address, Option<Obstacle>) {
     };
     match command.places.seen(path) {
         Some(path) => (Address::Unix(path.into()), obstacle),
-        None => (Address::Unix(path.into()), obstacle.or(Some(Obstacle::RelativeSocket))),
+        None => (Address::Unix(path.into()), Some(Obstacle::RelativeSocket)),
     }
 }
 
@@ -106,7 +106,9 @@ mod tests {
             address("./a", Some("/srv"), Some("/proc/7/root")),
             ("unix:/proc/7/root/srv/./a".into(), None)
         );
-        assert_eq!(address("a.sock", None, None), ("unix:a.sock".into(), Some(Obstacle::RelativeSocket)));
+        let relative = ("unix:a.sock".into(), Some(Obstacle::RelativeSocket));
+        assert_eq!(address("a.sock", None, None), relative);
+        assert_eq!(address("a.sock --ssl-keyfile k", None, None), relative);
     }
 
     #[test]

@@ -117,8 +117,9 @@ impl Supervisor {
             let id = engine_id(&found.address, configured.as_ref());
             if let Some(first) = taken.get(&id) {
                 let (first, second) = (first.pid, found.root.pid);
-                problems
-                    .push(format!("vllm (pid {second}) was told to listen where pid {first} does: left out"));
+                problems.push(format!(
+                    "vllm (pid {second}) is left out, for pid {first} has its id {id}: name it in an [[engine]] entry"
+                ));
                 continue;
             }
             if !found.has_api_server() && http::refuses(&found.address, PROBE_DEADLINE).await {
