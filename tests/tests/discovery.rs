@@ -394,15 +394,6 @@ fn a_server_at_any_free_port_is_found_when_it_listens() {
 }
 
 #[test]
-fn the_other_ports_of_a_server_with_one_for_each_rank_are_asked_for() {
-    let tree = Tree::new();
-    tree.process(10, 1, "vllm", "vllm serve m -dp 2 -dpm");
-    let scan = tree.scan();
-    assert_eq!(scan.engines.len(), 1);
-    assert!(scan.problems[0].contains("a port for each data-parallel rank"), "{scan:?}");
-}
-
-#[test]
 fn without_the_right_to_see_files_the_command_line_is_believed() {
     let tree = Tree::new();
     tree.process(10, 1, "vllm", SERVE);

@@ -64,6 +64,13 @@ impl Tree {
                 "the --config of a vllm server is not read, its options are not known: {why}"
             );
         }
+        if command.port_per_rank {
+            tracing::warn!(
+                pid,
+                "a vllm server has a port for each data-parallel rank, of which the first alone is found: name the \
+                 others in [[engine]] entries"
+            );
+        }
         let environment = proc.environment(pid).unwrap_or_default();
         command.add_environment(environment.iter().filter_map(|variable| variable.split_once('=')));
         command.places.folder = proc.folder(pid);
@@ -103,13 +110,7 @@ impl Tree {
         // Once it is seen to listen, its port at least is known.
         let unread = self.command.unread_config.as_ref().filter(|_| !self.is_located());
         let unread = unread.map(|why| format!("the --config of vllm (pid {root}) is not read: {why}"));
-        let ports = self.command.port_per_rank.then(|| {
-            format!(
-                "vllm (pid {root}) has a port for each data-parallel rank, of which the first alone is found: \
-                 name the others in [[engine]] entries"
-            )
-        });
-        unreachable.into_iter().chain(unread).chain(ports).collect()
+        unreachable.into_iter().chain(unread).collect()
     }
 
     /// Looks at the members again: they end, exec and rename themselves.
