@@ -7,6 +7,8 @@ use super::numbers;
 
 /// Deepest path of keys.
 const MAX_DEPTH: usize = 32;
+/// Most options given in parts.
+const MAX_TABLES: usize = 64;
 
 /// Puts the parts of each option together, behind the other words.
 pub(super) fn merge(words: Vec<String>) -> Vec<String> {
@@ -36,9 +38,11 @@ pub(super) fn merge(words: Vec<String>) -> Vec<String> {
             .into_iter()
             .rev()
             .fold(value, |inner, key| Value::Object(Map::from_iter([(key.to_owned(), inner)])));
+        let has_room = tables.len() < MAX_TABLES;
         match tables.iter_mut().find(|(name, _)| name == option) {
             Some((_, table)) => update(table, part),
-            None => tables.push((option.to_owned(), part)),
+            None if has_room => tables.push((option.to_owned(), part)),
+            None => {}
         }
     }
     others.extend(tables.into_iter().flat_map(|(option, table)| [option, table.to_string()]));
