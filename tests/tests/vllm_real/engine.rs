@@ -112,18 +112,18 @@ impl Vllm {
 
     /// The EngineCore among the processes of its group.
     fn core(&self) -> Result<Pid> {
-        let name: String = format!("{}::EngineCore", self.prefix).chars().take(COMM_CHARS).collect();
+        let title: String = format!("{}::EngineCore", self.prefix).chars().take(COMM_CHARS).collect();
         for entry in std::fs::read_dir("/proc")?.flatten() {
             let name = entry.file_name();
             let Some(pid) = name.to_str().and_then(|name| name.parse().ok()).map(Pid::from_raw) else {
                 continue;
             };
             let comm = std::fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
-            if comm.trim_end() == name && nix::unistd::getpgid(Some(pid)) == Ok(self.group) {
+            if comm.trim_end() == title && nix::unistd::getpgid(Some(pid)) == Ok(self.group) {
                 return Ok(pid);
             }
         }
-        bail!("no {name} in the process group {}", self.group)
+        bail!("no {title} in the process group {}", self.group)
     }
 }
 
