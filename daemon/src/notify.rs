@@ -2,6 +2,16 @@
 //! things stand in one line. Without a service manager it is told nothing.
 
 use std::{
+    env,
+    ffi::OsStr,
+    io,
+    os::{
+        linux::net::SocketAddrExt as _,
+        unix::{
+            ffi::OsStrExt as _,
+            net::{SocketAddr, UnixDatagram},
+        },
+    },
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -14,6 +24,12 @@ use tokio::time::Instant;
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 /// Longest remark in a status line, characters.
 const MAX_REMARK: usize = 200;
+/// Longest wait for a service manager whose queue is full.
+const PATIENCE: Duration = Duration::from_millis(10);
+/// Time until a service manager that could not be reached is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+/// Time between two lines that say so.
+const COMPLAIN_EVERY: Duration = Duration::from_mins(10);
 
 /// Speaks to the service manager.
 #[derive(Debug)]
@@ -26,6 +42,14 @@ pub struct Notifier {
     status_at: Option<Instant>,
     status: String,
     remark: Remark,
+    trouble: Trouble,
+}
+
+/// What became of the messages to a service manager that cannot be reached.
+#[derive(Debug, Default)]
+struct Trouble {
+    retry_at: Option<Instant>,
+    complained_at: Option<Instant>,
 }
 
 /// What the status line says beside the figures, as of a reload that failed. Cheap to clone.
@@ -49,31 +73,57 @@ impl Notifier {
     #[must_use]
     pub fn new(remark: Remark) -> Self {
         let alive_every = sd_notify::watchdog_enabled().map(|allowed| allowed / 2);
-        Self { alive_every, ready: false, alive_at: None, status_at: None, status: String::new(), remark }
+        Self {
+            alive_every,
+            ready: false,
+            alive_at: None,
+            status_at: None,
+            status: String::new(),
+            remark,
+            trouble: Trouble::default(),
+        }
     }
 
     /// A snapshot was published, so the node's lock is to be had.
     pub fn published(&mut self, snapshot: &Snapshot) {
         let now = Instant::now();
+        if self.trouble.retry_at.is_some_and(|at| now < at) {
+            return;
+        }
+        match self.send_news(now, snapshot) {
+            Ok(()) => self.trouble.retry_at = None,
+            Err(error) => self.trouble.add(now, &error),
+        }
+    }
+
+    fn send_news(&mut self, now: Instant, snapshot: &Snapshot) -> io::Result<()> {
         if !self.ready {
-            self.ready = tell(&[NotifyState::Ready]);
+            send(&[NotifyState::Ready])?;
+            self.ready = true;
         }
         let every = self.alive_every.unwrap_or(Duration::MAX);
         if self.alive_at.is_none_or(|at| now.duration_since(at) >= every) {
-            tell(&[NotifyState::Watchdog]);
+            send(&[NotifyState::Watchdog])?;
             self.alive_at = Some(now);
         }
         if self.status_at.is_none_or(|at| now.duration_since(at) >= STATUS_INTERVAL) {
             self.status_at = Some(now);
-            self.tell_status(snapshot);
+            let status = one_line(snapshot, &self.remark.text());
+            if status != self.status {
+                send(&[NotifyState::Status(&status)])?;
+                self.status = status;
+            }
         }
+        Ok(())
     }
+}
 
-    fn tell_status(&mut self, snapshot: &Snapshot) {
-        let status = one_line(snapshot, &self.remark.text());
-        if status != self.status {
-            tell(&[NotifyState::Status(&status)]);
-            self.status = status;
+impl Trouble {
+    fn add(&mut self, now: Instant, error: &io::Error) {
+        self.retry_at = Some(now + RETRY);
+        if self.complained_at.is_none_or(|at| now.duration_since(at) >= COMPLAIN_EVERY) {
+            self.complained_at = Some(now);
+            complain(error);
         }
     }
 }
@@ -98,10 +148,38 @@ pub fn stopping() {
     tell(&[NotifyState::Stopping, NotifyState::Status("stopping: answers the calls that are open")]);
 }
 
-/// Returns whether it was told, or nobody wants to know.
-fn tell(states: &[NotifyState<'_>]) -> bool {
-    let told = sd_notify::notify(states);
-    told.inspect_err(|error| tracing::warn!(%error, "cannot tell the service manager")).is_ok()
+fn tell(states: &[NotifyState<'_>]) {
+    if let Err(error) = send(states) {
+        complain(&error);
+    }
+}
+
+fn complain(error: &io::Error) {
+    let socket = env::var_os("NOTIFY_SOCKET").unwrap_or_default();
+    tracing::warn!(%error, ?socket, "cannot tell the service manager how things stand");
+}
+
+/// Sends states to `NOTIFY_SOCKET`. Without it, nobody wants to know.
+fn send(states: &[NotifyState<'_>]) -> io::Result<()> {
+    let Some(socket) = env::var_os("NOTIFY_SOCKET").filter(|socket| !socket.is_empty()) else {
+        return Ok(());
+    };
+    let message: String = states.iter().map(|state| format!("{state}\n")).collect();
+    let datagram = UnixDatagram::unbound()?;
+    datagram.set_write_timeout(Some(PATIENCE))?;
+    datagram.send_to_addr(message.as_bytes(), &address(&socket)?).map(drop)
+}
+
+/// The address in `NOTIFY_SOCKET`: a path, or `@` and an abstract name (sd_notify(3)).
+fn address(socket: &OsStr) -> io::Result<SocketAddr> {
+    match socket.as_bytes() {
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
+        [b'/', ..] => SocketAddr::from_pathname(socket),
+        _ => Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "it is neither a path nor @ with an abstract name",
+        )),
+    }
 }
 
 fn one_line(snapshot: &Snapshot, remark: &str) -> String {

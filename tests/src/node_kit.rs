@@ -41,6 +41,7 @@ pub fn facts(name: &str, window: u64, now: Mono) -> EngineFacts {
         gpu_memory_utilization: None,
         data_parallel_size: 1,
         model_source: None,
+        obstacle: None,
         statistics_off: false,
         metrics_filtered: None,
     }

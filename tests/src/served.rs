@@ -116,6 +116,7 @@ pub fn ready_engine_of(handle: &Handle, process: EngineProcess) {
         gpu_memory_utilization: None,
         data_parallel_size: 1,
         model_source: None,
+        obstacle: None,
         statistics_off: false,
         metrics_filtered: None,
     })));

@@ -9,14 +9,24 @@ use std::{
     fmt::Write, fs, net::TcpListener, os::unix::fs::symlink, path::PathBuf, sync::Arc, time::Duration,
 };
 
-use gpuadmit_core::observation::{
-    Observation,
-    ProcessRole::{self, ApiServer, EngineCore, Helper, Worker},
+use gpuadmit_core::{
+    node::Node,
+    observation::{
+        Observation, Obstacle,
+        ProcessRole::{self, ApiServer, EngineCore, Helper, Worker},
+    },
+    request::Request,
+    settings::Settings,
+    snapshot::EngineState,
 };
-use gpuadmitd::source::vllm::{
-    self, Options,
-    discover::{Found, Scan, Scanner},
-    process::Proc,
+use gpuadmit_tests::node_kit::{admitted, request};
+use gpuadmitd::{
+    clock,
+    source::vllm::{
+        self, Options,
+        discover::{Found, Scan, Scanner},
+        process::Proc,
+    },
 };
 use tempfile::TempDir;
 use tokio::sync::mpsc;
@@ -25,6 +35,9 @@ const SERVE: &str =
     "/opt/venv/bin/python /opt/venv/bin/vllm serve /models/tiny --port 8032 --max-model-len 2048";
 const TRACKER: &str = "python -B -c from_multiprocessing.resource_tracker_import_main";
 const SPAWNED: &str = "python -c from_multiprocessing.spawn_import_spawn_main --multiprocessing-fork";
+
+const FORK_SERVER: &str = "python -c from_multiprocessing.forkserver_import_main";
+const COMPILER: &str = "python /site-packages/torch/_inductor/compile_worker/__main__.py --workers=2";
 
 /// A made-up `/proc`.
 struct Tree(TempDir);
@@ -181,7 +194,55 @@ const LAYOUTS: &[Layout<'_>] = &[
         ],
         &[(10, ApiServer), (11, EngineCore)],
     ),
+    (
+        "0.32, VLLM_PROCESS_NAME_PREFIX",
+        &[
+            (10, 1, "vllm", SERVE),
+            (11, 10, "python", TRACKER),
+            (12, 10, "llm-a::EngineCo", "llm-a::EngineCore_DP0"),
+            (13, 12, "llm-a::Worker_T", "llm-a::Worker_TP0"),
+            (14, 13, "cc1plus", "/usr/lib/gcc/cc1plus kernel.cpp"),
+            (15, 12, "llm-a::EngineCo", "llm-a::EngineCore_DP0"),
+        ],
+        &[(10, ApiServer), (11, Helper), (12, EngineCore), (13, Worker), (14, Helper), (15, Helper)],
+    ),
+    (
+        "0.32, a rank for each port",
+        &[
+            (10, 1, "vllm", SERVE),
+            (12, 10, "VLLM::APIServer", "VLLM::APIServer_DP0"),
+            (13, 12, "VLLM::EngineCor", "VLLM::EngineCore_DP0"),
+        ],
+        &[(10, ApiServer), (12, ApiServer), (13, EngineCore)],
+    ),
+    (
+        "0.9, Python's fork server, and a compiler with forks of its own",
+        &[
+            (10, 1, "python", SERVE),
+            (11, 10, "python", FORK_SERVER),
+            (12, 11, "python", FORK_SERVER),
+            (13, 12, "python", COMPILER),
+            (14, 13, "python", COMPILER),
+        ],
+        &[(10, ApiServer), (11, Helper), (12, Worker), (13, Helper), (14, Helper)],
+    ),
 ];
+
+#[test]
+fn a_title_of_any_form_is_that_of_a_process_that_runs_the_servers_program() {
+    let tree = Tree::new();
+    tree.process(10, 1, "vllm", SERVE);
+    tree.process(12, 10, "chat-model", "chat-model");
+    tree.process(13, 12, "chat-worker", "chat-worker");
+    tree.process(14, 12, "ninja", "ninja");
+    for (pid, program) in
+        [(10, "/opt/python"), (12, "/opt/python"), (13, "/opt/python"), (14, "/usr/bin/ninja")]
+    {
+        symlink(program, tree.path(&format!("{pid}/exe"))).unwrap();
+    }
+    let found = only(tree.scan());
+    assert_eq!(roles(&found), [(10, ApiServer), (12, EngineCore), (13, Worker), (14, Helper)]);
+}
 
 #[test]
 fn every_layout_of_processes_is_one_engine() {
@@ -269,6 +330,67 @@ fn a_port_from_a_configuration_file_is_the_one_it_listens_on() {
     tree.listen(&[(8000, 499), (9001, 500)]);
     tree.owns(10, 500);
     assert_eq!(only(tree.scan()).address.to_string(), "http://127.0.0.1:9001");
+}
+
+#[test]
+fn the_file_of_config_is_read_from_where_the_engine_is() {
+    let tree = Tree::new();
+    tree.process(10, 1, "vllm", "vllm serve --config etc/vllm.yaml --max-num-se 8");
+    let folder = TempDir::new().unwrap();
+    fs::create_dir(folder.path().join("etc")).unwrap();
+    let options = "model: org/m\nport: 8032\nmax_num_seqs: 4\nserved-model-name: [a, b]\n";
+    fs::write(folder.path().join("etc/vllm.yaml"), options).unwrap();
+    symlink(folder.path(), tree.path("10/cwd")).unwrap();
+    let found = only(tree.scan());
+    assert_eq!(found.address.to_string(), "http://127.0.0.1:8032");
+    assert_eq!((found.command.names(), found.command.max_num_seqs), (vec!["a", "b"], Some(8)));
+}
+
+#[test]
+fn a_file_of_config_that_cannot_be_read_is_named() {
+    let tree = Tree::new();
+    tree.process(10, 1, "vllm", "vllm serve m --config /nowhere/vllm.yaml");
+    let scan = tree.scan();
+    assert_eq!(scan.engines.len(), 1);
+    let expected = "the --config of vllm (pid 10) is not read: /nowhere/vllm.yaml: No such file";
+    assert!(scan.problems[0].starts_with(expected), "{scan:?}");
+}
+
+#[test]
+fn what_cannot_be_asked_is_found_with_the_cause() {
+    let tree = Tree::new();
+    tree.process(10, 1, "vllm", "vllm serve m --port 8032 --ssl-certf c.pem --ssl-keyf k.pem");
+    tree.process(20, 1, "vllm", "vllm serve m --headless --data-parallel-start-rank 2");
+    tree.process(30, 1, "vllm", "vllm serve m --uds vllm.sock");
+    tree.process(40, 1, "vllm", "vllm serve m --uds vllm.sock");
+    symlink("/srv", tree.path("40/cwd")).unwrap();
+    let scan = tree.scan();
+    let found = |found: &Found| (found.root.pid, found.address.to_string(), found.obstacle);
+    assert_eq!(
+        scan.engines.iter().map(found).collect::<Vec<_>>(),
+        [
+            (10, "http://127.0.0.1:8032".into(), Some(Obstacle::Tls)),
+            (20, "none (headless, rank 2)".into(), Some(Obstacle::Headless)),
+            (30, "unix:vllm.sock".into(), Some(Obstacle::RelativeSocket)),
+            (40, "unix:/srv/vllm.sock".into(), None),
+        ]
+    );
+    assert_eq!(scan.problems, [""; 0]);
+}
+
+#[test]
+fn a_server_at_any_free_port_is_found_when_it_listens() {
+    let tree = Tree::new();
+    tree.process(9, 1, "other", "other");
+    tree.process(10, 1, "vllm", "vllm serve m --port 0");
+    tree.listen(&[(8000, 499)]);
+    tree.owns(9, 499);
+    let mut scanner = tree.scanner();
+    let scan = scanner.scan();
+    assert!(problem(&scan).contains("pid 10") && problem(&scan).contains("--port 0"), "{scan:?}");
+    tree.listen(&[(8000, 499), (40_123, 500)]);
+    tree.owns(10, 500);
+    assert_eq!(only(scanner.scan()).address.to_string(), "http://127.0.0.1:40123");
 }
 
 #[test]
@@ -412,5 +534,84 @@ async fn an_engine_without_its_api_server_is_gone_when_its_port_refuses_and_is_f
     tree.end(20);
     let (_, evidence) = first(&mut observed, gone).await;
     assert!(evidence.contains("none of its own processes is left"), "{evidence}");
+    source.stop().await;
+}
+
+/// The states that a node has an engine in over the time of a test, by what the source observes.
+struct Watched {
+    node: Node,
+    observed: mpsc::UnboundedReceiver<Observation>,
+}
+
+impl Watched {
+    /// Takes in what comes until something fits, or panics; readings of the clock are those of the observations, `late` later.
+    async fn until(&mut self, late: Duration, what: &str, fits: impl Fn(&mut Node) -> bool) {
+        let search = async {
+            loop {
+                let observation = self.observed.recv().await.unwrap();
+                self.node.observe(clock::now() + late, observation);
+                if fits(&mut self.node) {
+                    return;
+                }
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), search).await.unwrap_or_else(|_| panic!("not {what}"));
+    }
+}
+
+#[tokio::test]
+async fn an_engine_that_cannot_be_asked_names_the_cause_at_once_and_is_only_observed_in_the_end() {
+    // It accepts connections, as one that speaks TLS does.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let tree = Tree::new();
+    let tls = format!("vllm-{port}");
+    for (pid, options) in [
+        (10, format!("--port {port} --ssl-keyfile k --ssl-certfile c")),
+        (20, "--headless".into()),
+        (30, "--uds a.sock".into()),
+    ] {
+        tree.process(pid, 1, "vllm", &format!("vllm serve m{pid} {options}"));
+    }
+    let (sender, observed) = mpsc::unbounded_channel();
+    let options = Options { proc_root: tree.0.path().into(), ..Options::default() };
+    let source = vllm::spawn(options, Arc::new(move |observation| drop(sender.send(observation))));
+    let mut watched = Watched { node: Node::new(Settings::default(), 1), observed };
+    let engines = [
+        (tls.as_str(), "m10", Obstacle::Tls),
+        ("vllm-headless-0", "m20", Obstacle::Headless),
+        ("vllm-a", "m30", Obstacle::RelativeSocket),
+    ];
+    let all = |node: &mut Node, state: EngineState| {
+        let snapshot = node.snapshot(clock::now());
+        engines.iter().all(|(id, _, obstacle)| {
+            let engine = snapshot.engines.iter().find(|engine| &*engine.engine == *id);
+            engine.is_some_and(|engine| {
+                engine.state == state
+                    && engine.state_reason.contains(obstacle.as_str())
+                    && engine.settings.obstacle == Some(*obstacle)
+            })
+        })
+    };
+    watched.until(Duration::ZERO, "starting", |node| all(node, EngineState::Starting)).await;
+    let events = watched.node.history().after(0, usize::MAX).0;
+    for (id, _, obstacle) in engines {
+        let told = events
+            .iter()
+            .any(|event| event.message.contains(id) && event.message.contains(obstacle.as_str()));
+        assert!(told, "{id}: {events:?}");
+    }
+    // They are asked a second time, and then as if a minute had passed.
+    for _ in 0..20 {
+        let observation = watched.observed.recv().await.unwrap();
+        watched.node.observe(clock::now(), observation);
+    }
+    let late = Duration::from_secs(60);
+    watched.until(late, "observed", |node| all(node, EngineState::Unknown)).await;
+    for (id, model, _) in engines {
+        let request = Request { model, ..request(100_000, Some(10)) };
+        let _ = admitted(&watched.node.admit(clock::now() + late, &request).unwrap());
+        println!("{id} denies nothing");
+    }
     source.stop().await;
 }

@@ -131,6 +131,7 @@ fn device(now: Mono, free: u64, co_tenant: u64) -> [Observation; 2] {
         name: "test".into(),
         pci: "00000000:01:00.0".into(),
         parent: None,
+        instance: None,
         memory: Some(DeviceMemory {
             total: Bytes(total),
             reserved: None,

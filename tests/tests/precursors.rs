@@ -146,6 +146,7 @@ fn observe_memory(node: &mut Node, now: Mono, free: Bytes) {
         name: "test".into(),
         pci: "00000000:01:00.0".into(),
         parent: None,
+        instance: None,
         memory: Some(memory),
         utilisation_percent: None,
         problem: String::new(),

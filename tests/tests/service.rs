@@ -4,7 +4,10 @@
 use std::{
     fs,
     io::Read as _,
-    os::unix::net::UnixStream,
+    os::{
+        linux::net::SocketAddrExt as _,
+        unix::net::{SocketAddr, UnixDatagram, UnixStream},
+    },
     path::{Path, PathBuf},
     process::Stdio,
     time::Instant,
@@ -47,6 +50,41 @@ fn the_service_manager_is_told_of_start_life_and_end() {
     running.signal(Signal::SIGTERM);
     manager.until("STOPPING=1");
     assert!(running.wait().success());
+}
+
+#[test]
+fn an_abstract_socket_is_told_as_well() {
+    let folder = tempfile::tempdir().unwrap();
+    configure(folder.path(), QUIET);
+    let name = format!("gpuadmit-test-{}", std::process::id());
+    let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+    socket.set_read_timeout(Some(SOON)).unwrap();
+    let mut command = command(folder.path());
+    command.arg("--socket").arg(folder.path().join("s")).env("NOTIFY_SOCKET", format!("@{name}"));
+    let running = Running(command.spawn().unwrap());
+    let mut buffer = [0; 4096];
+    let length = socket.recv(&mut buffer).unwrap();
+    assert_eq!(&buffer[..length], b"READY=1\n");
+    running.signal(Signal::SIGTERM);
+    assert!(running.wait().success());
+}
+
+#[test]
+fn a_service_manager_that_is_away_costs_one_line_and_is_told_when_it_comes() {
+    let folder = tempfile::tempdir().unwrap();
+    configure(folder.path(), QUIET);
+    let mut command = command(folder.path());
+    command.arg("--socket").arg(folder.path().join("s")).stderr(Stdio::piped());
+    command.env("NOTIFY_SOCKET", folder.path().join("notify"));
+    let running = Running(command.spawn().unwrap());
+    within(SOON, || UnixStream::connect(folder.path().join("s")).is_ok());
+    // Snapshots are published ten times a second.
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    let mut manager = Manager::listen(folder.path());
+    manager.until("READY=1");
+    manager.until("STATUS=0 of 0 engines ready");
+    let journal = journal(running);
+    assert_eq!(journal.matches("cannot tell the service manager").count(), 1, "{journal}");
 }
 
 #[test]

@@ -265,6 +265,7 @@ fn what_a_process_took_since_the_reading_is_told_as_not_free() {
         name: "test".into(),
         pci: "00000000:01:00.0".into(),
         parent: None,
+        instance: None,
         memory: Some(DeviceMemory { total, reserved: None, used, free }),
         utilisation_percent: None,
         problem: String::new(),

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use gpuadmit_client::v1::{Engine, EngineSettings, EngineState, Mode, Source, SourceHealth, StatusResponse};
+use gpuadmit_client::v1::{
+    Engine, EngineSettings, EngineState, Mode, Obstacle, Source, SourceHealth, StatusResponse,
+};
 
 use super::{Case, Finding};
 
@@ -80,6 +82,7 @@ fn examine_one(engine: &Engine) -> Vec<Finding> {
         findings.extend(utilization(engine, settings));
         findings.extend(sequences(engine, settings));
         findings.extend(statistics(engine, settings));
+        findings.extend(obstacle(engine, settings));
         findings.extend(unfiltered(engine, settings));
     }
     findings
@@ -178,6 +181,28 @@ fn statistics(engine: &Engine, settings: &EngineSettings) -> Option<Finding> {
         );
         Finding::error("engine.statistics", text, "start vLLM without --disable-log-stats")
     })
+}
+
+/// What its start line puts in the way of asking it.
+fn obstacle(engine: &Engine, settings: &EngineSettings) -> Option<Finding> {
+    let (cause, remedy) = match settings.obstacle() {
+        Obstacle::Unspecified => return None,
+        Obstacle::Tls => (
+            "serves TLS (--ssl-certfile, --ssl-keyfile), which gpuadmit does not speak",
+            "start vLLM without TLS on 127.0.0.1 or --uds, and put a TLS proxy in front of it",
+        ),
+        Obstacle::Grpc => ("serves gRPC (--grpc), which has no /metrics", "start vLLM without --grpc"),
+        Obstacle::Headless => (
+            "has no API server (--headless): that of another node answers for it",
+            "ask the gpuadmit of the node that serves the API",
+        ),
+        Obstacle::RelativeSocket => (
+            "has a relative --uds, and its working directory cannot be seen",
+            "give --uds an absolute path, or grant gpuadmitd CAP_SYS_PTRACE",
+        ),
+    };
+    let text = format!("{} {cause}: its figures are not seen, and it is only observed", engine.id);
+    Some(Finding::warning("engine.obstacle", text, remedy))
 }
 
 fn unfiltered(engine: &Engine, settings: &EngineSettings) -> Option<Finding> {

@@ -2,7 +2,7 @@
 
 use gpuadmit_client::{
     CallError,
-    v1::{EngineState, Mode, SourceHealth},
+    v1::{EngineState, Mode, Obstacle, SourceHealth},
 };
 
 use super::{
@@ -210,6 +210,38 @@ pub(super) const ENGINES: &[Fault] = &[
         Error,
         "--disable-log-stats",
         "start vLLM without",
+    ),
+    (
+        "TLS",
+        |m| m.settings().obstacle = Obstacle::Tls.into(),
+        "engine.obstacle",
+        Warning,
+        "vllm-8000 serves TLS (--ssl-certfile",
+        "TLS proxy",
+    ),
+    (
+        "a follower",
+        |m| m.settings().obstacle = Obstacle::Headless.into(),
+        "engine.obstacle",
+        Warning,
+        "no API server (--headless)",
+        "the node that serves the API",
+    ),
+    (
+        "a relative socket",
+        |m| m.settings().obstacle = Obstacle::RelativeSocket.into(),
+        "engine.obstacle",
+        Warning,
+        "relative --uds",
+        "an absolute path",
+    ),
+    (
+        "gRPC",
+        |m| m.settings().obstacle = Obstacle::Grpc.into(),
+        "engine.obstacle",
+        Warning,
+        "no /metrics",
+        "without --grpc",
     ),
     (
         "all of /metrics",

@@ -11,7 +11,10 @@ use std::{
 
 use gpuadmit_client::{
     CallError,
-    v1::{Device, Engine, EngineSettings, EngineState, Mode, Pool, Source, SourceHealth, StatusResponse},
+    v1::{
+        Device, Engine, EngineSettings, EngineState, Mode, Obstacle, Pool, Source, SourceHealth,
+        StatusResponse,
+    },
 };
 use tempfile::TempDir;
 
@@ -209,6 +212,7 @@ fn status() -> StatusResponse {
             gpu_memory_utilization: Some(0.9),
             max_num_seqs: Some(256),
             metrics_filtered: Some(true),
+            obstacle: Obstacle::Unspecified.into(),
             ..EngineSettings::default()
         }),
         ..Engine::default()

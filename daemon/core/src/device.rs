@@ -215,6 +215,7 @@ mod tests {
             name: "test".into(),
             pci: "00000000:01:00.0".into(),
             parent: None,
+            instance: None,
             memory: Some(memory),
             utilisation_percent: Some(5),
             problem: String::new(),

@@ -29,6 +29,11 @@ const LONGEST_FREEZE: Duration = Duration::from_secs(60);
 const UNREAD: Duration = Duration::from_secs(30);
 /// With an answer that tells nothing (401, no series), after this.
 const UNREADABLE: Duration = Duration::from_secs(3);
+/// An engine that has yet to answer, and at whose address something listens that does not speak as it should, is only
+/// observed after this.
+const UNANSWERED: Duration = Duration::from_secs(30);
+/// And one that says nothing, for it may listen before it has loaded its model, after this.
+const SILENT: Duration = Duration::from_mins(10);
 /// A stalled engine is given one real request each this often.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 /// A planned stop that has not ended the engine by then was called off.
@@ -52,6 +57,8 @@ pub(crate) struct Liveness {
     was_busy: bool,
     /// When a good reading was last made.
     read_at: Option<Mono>,
+    /// Since when something listens there without answering, while it has yet to answer.
+    unanswered_since: Option<Mono>,
     /// Since when a process that it cannot do without is dead: only a step shows otherwise.
     dead: Option<Mono>,
     /// Until then it is held, for its device has failed.
@@ -90,6 +97,7 @@ impl Liveness {
             longest_gap: Duration::ZERO,
             was_busy: false,
             read_at: None,
+            unanswered_since: None,
             dead: None,
             held: None,
             evidence: String::new(),
@@ -113,7 +121,7 @@ impl Liveness {
         if state == EngineState::Ready && matches!(self.state, EngineState::Starting | EngineState::Down) {
             self.load_time = Some(now.since(self.found_at));
         }
-        self.dead = None;
+        (self.dead, self.unanswered_since) = (None, None);
         if state != EngineState::Stalled {
             (self.probe, self.failed_probes) = (None, 0);
         }
@@ -208,6 +216,28 @@ impl Liveness {
         stale
             && open
             && self.enter(now, EngineState::Unknown, format!("alive, but metrics are unreadable: {why}"))
+    }
+
+    /// Something listens at its address and does not answer, for `why`; `None`: it says nothing. One that has yet to answer is then only observed,
+    /// for it may never; one that is down as well where its processes are not `seen`, which would tell of a new start.
+    /// Returns whether the state changed.
+    pub(crate) fn unanswered(&mut self, now: Mono, why: Option<&str>, seen: bool) -> bool {
+        if self.state != EngineState::Starting && (self.state != EngineState::Down || seen) {
+            return false;
+        }
+        let since = *self.unanswered_since.get_or_insert(now);
+        let why_not = why.unwrap_or("it does not answer");
+        now.since(since) >= if why.is_some() { UNANSWERED } else { SILENT }
+            && self.enter(
+                now,
+                EngineState::Unknown,
+                format!("only observed, for it cannot be asked: {why_not}"),
+            )
+    }
+
+    /// Nothing listens at its address.
+    pub(crate) const fn refused(&mut self) {
+        self.unanswered_since = None;
     }
 
     /// A process that it cannot do without is dead. Where `others_answer`, only a step after a while shows otherwise.
@@ -326,6 +356,28 @@ mod tests {
         assert!(live.pulse(at(18.0), at(18.0), Pulse { busy: false, ..STILL }));
         assert_eq!(live.gate(at(18.0)), Gate::Open);
         assert_eq!(live.load_time, Some(Duration::from_secs(18)));
+    }
+
+    #[test]
+    fn one_that_listens_and_never_answers_is_only_observed_after_a_while() {
+        let mut live = Liveness::new(at(0.0));
+        assert!(!live.unanswered(at(1.0), Some("TLS"), true));
+        live.refused();
+        assert!(!live.unanswered(at(40.0), Some("TLS"), true), "nothing listened meanwhile");
+        assert!(!live.unanswered(at(69.9), Some("TLS"), true));
+        assert_eq!(live.gate(at(69.9)), Gate::Closed(Reason::EngineStarting, None));
+        assert!(live.unanswered(at(70.0), Some("TLS"), true));
+        assert_eq!((live.state, live.gate(at(70.0))), (EngineState::Unknown, Gate::Open));
+        assert_eq!(live.why, "only observed, for it cannot be asked: TLS");
+        let mut loads = Liveness::new(at(0.0));
+        loads.unanswered(at(0.0), None, true);
+        assert!(!loads.unanswered(at(599.9), None, true) && loads.unanswered(at(600.0), None, true));
+        // Children of a dead API server may hold its socket. A new start is told by new processes.
+        live.died(at(80.0), "killed".into(), false);
+        live.unanswered(at(80.1), Some("TLS"), true);
+        assert!(!live.unanswered(at(200.0), Some("TLS"), true));
+        live.unanswered(at(201.0), Some("TLS"), false);
+        assert!(live.unanswered(at(231.0), Some("TLS"), false));
     }
 
     #[test]

@@ -68,6 +68,8 @@ pub struct EngineFacts {
     pub engine: Arc<str>,
     /// `http://127.0.0.1:8000` or `unix:/path`.
     pub address: Arc<str>,
+    /// Why it cannot be asked, by its start line.
+    pub obstacle: Option<Obstacle>,
     /// When these facts were gathered.
     pub span: Span,
     /// Software and version, `vllm 0.32.0`.
@@ -96,6 +98,34 @@ pub struct EngineFacts {
     pub statistics_off: bool,
     /// Whether its metrics are read in the filtered form, which costs it a fifth; `None`: not read yet.
     pub metrics_filtered: Option<bool>,
+}
+
+/// Why an engine cannot be asked for its figures, by its start line. Once it has had its time to start, it is only observed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// It serves TLS (`--ssl-certfile`, `--ssl-keyfile`).
+    Tls,
+    /// It serves gRPC instead of HTTP (`--grpc`).
+    Grpc,
+    /// It has no API server (`--headless`).
+    Headless,
+    /// Its Unix socket is relative to a folder that cannot be seen.
+    RelativeSocket,
+}
+
+impl Obstacle {
+    /// For sentences.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Tls => "it serves TLS (--ssl-certfile, --ssl-keyfile), which gpuadmit does not speak",
+            Self::Grpc => "it serves gRPC (--grpc), which has no /metrics",
+            Self::Headless => "it has no API server (--headless): that of another node answers for it",
+            Self::RelativeSocket => {
+                "its --uds is a relative path, and its working directory cannot be seen without CAP_SYS_PTRACE"
+            }
+        }
+    }
 }
 
 /// Where an engine has its tokenizer from, by its command line and environment.
@@ -280,12 +310,23 @@ pub struct DeviceReading {
     pub pci: String,
     /// UUID of the GPU that this MIG instance is part of.
     pub parent: Option<Arc<str>>,
+    /// Its ids in that GPU, of a MIG instance whose driver tells them.
+    pub instance: Option<MigInstance>,
     /// Memory; `None` where the device has none of its own (integrated GPUs) or the call failed.
     pub memory: Option<DeviceMemory>,
     /// Percent of time in which a kernel ran.
     pub utilisation_percent: Option<u32>,
     /// What could not be read, one sentence; empty when all was.
     pub problem: String,
+}
+
+/// Which MIG instance of its GPU a device is, by the ids that the driver's log has as `GPU-I` and `GPU-CI`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MigInstance {
+    /// GPU instance id (`nvmlDeviceGetGpuInstanceId`).
+    pub gpu: u32,
+    /// Compute instance id in that GPU instance (`nvmlDeviceGetComputeInstanceId`).
+    pub compute: u32,
 }
 
 /// Memory as NVML tells it. With `reserved`: used + free + reserved = total (nvmlMemory_v2_t); without: used includes

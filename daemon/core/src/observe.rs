@@ -8,8 +8,8 @@ use crate::{
     event::{EventKind, Severity},
     node::Node,
     observation::{
-        DeviceEvent, EngineFacts, EngineReading, Observation, ProcessRole, ScrapeFailure, SourceHealth,
-        SourceReport,
+        DeviceEvent, EngineFacts, EngineReading, Observation, Obstacle, ProcessRole, ScrapeFailure,
+        SourceHealth, SourceReport,
     },
     queue::Engines,
     snapshot::{EngineState, Touched},
@@ -95,7 +95,11 @@ impl Node {
             self.affinity.remove(down);
             self.touched = Touched::All;
         }
+        let why = not_answered("found", facts.obstacle);
         self.engines.push(Engine::new(facts, now));
+        if let Some(engine) = self.engines.last_mut() {
+            engine.live.why = why;
+        }
         self.tell_state(now, self.engines.len() - 1);
     }
 
@@ -106,7 +110,8 @@ impl Node {
         let (lost, down_event) = (engine.ledger.live.len(), engine.down_event.take());
         engine.begin_anew();
         self.affinity.forget(index);
-        engine.live.enter(now, EngineState::Starting, "started again; has not answered yet");
+        let why = not_answered("started again", engine.facts.obstacle);
+        engine.live.enter(now, EngineState::Starting, why);
         let name = Arc::clone(&engine.facts.engine);
         for device in self.devices.values_mut() {
             device.forget_baseline(&name);
@@ -164,9 +169,11 @@ impl Node {
     fn scrape_failed(&mut self, now: Mono, engine: &str, failure: &ScrapeFailure) {
         let Some(index) = self.index_of(engine) else { return };
         let Some(engine) = self.engines.get_mut(index) else { return };
+        let seen = !engine.facts.processes.is_empty();
         let live = &mut engine.live;
         let changed = match failure {
             ScrapeFailure::Refused if matches!(live.state, EngineState::Starting | EngineState::Down) => {
+                live.refused();
                 false
             }
             ScrapeFailure::Refused => {
@@ -174,7 +181,8 @@ impl Node {
                 return;
             }
             // A slow or broken scrape is not a dead engine: the age of the last reading says enough.
-            ScrapeFailure::TimedOut | ScrapeFailure::Connection(_) => false,
+            ScrapeFailure::TimedOut => live.unanswered(now, None, seen),
+            ScrapeFailure::Connection(what) => live.unanswered(now, Some(what), seen),
             ScrapeFailure::Status(status) => live.unreadable(now, &format!("HTTP status {status}")),
             ScrapeFailure::NoSeries => live.unreadable(now, "no engine series (statistics switched off?)"),
             ScrapeFailure::Malformed(what) => live.unreadable(now, what),
@@ -294,6 +302,14 @@ impl Node {
         let engine = source.strip_prefix("metrics/").and_then(|engine| self.index_of(engine));
         let state = engine.and_then(|index| self.engines.get(index)).map(|engine| engine.live.state);
         matches!(state, Some(EngineState::Down | EngineState::Starting | EngineState::Draining))
+    }
+}
+
+/// Why an engine is in state [`EngineState::Starting`].
+fn not_answered(what: &str, obstacle: Option<Obstacle>) -> String {
+    match obstacle {
+        Some(obstacle) => format!("{what}; cannot be asked: {}", obstacle.as_str()),
+        None => format!("{what}; has not answered yet"),
     }
 }
 

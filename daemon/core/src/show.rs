@@ -87,6 +87,7 @@ impl Node {
                 max_num_batched_tokens: engine.facts.max_num_batched_tokens,
                 statistics_off: engine.facts.statistics_off,
                 metrics_filtered: engine.facts.metrics_filtered,
+                obstacle: engine.facts.obstacle,
             },
         }
     }

@@ -6,7 +6,7 @@ use crate::{
     counts::{Answered, DecisionCounts},
     event::{Event, EventKind},
     guard::Held,
-    observation::{DeviceMemory, EngineProcess, ModelSource, SourceHealth, SumCount},
+    observation::{DeviceMemory, EngineProcess, ModelSource, Obstacle, SourceHealth, SumCount},
     report::Fared,
     request::{Class, Headroom},
     settings::Mode,
@@ -165,6 +165,8 @@ pub struct EngineSettings {
     pub statistics_off: bool,
     /// Whether its metrics are read in the filtered form; `None`: not read yet.
     pub metrics_filtered: Option<bool>,
+    /// Why it cannot be asked for its figures.
+    pub obstacle: Option<Obstacle>,
 }
 
 /// Headroom of an engine for requests of each class; they differ by the risk that each may take.

@@ -52,6 +52,7 @@ pub(crate) fn facts(now: Mono) -> EngineFacts {
         gpu_memory_utilization: None,
         data_parallel_size: 1,
         model_source: None,
+        obstacle: None,
         statistics_off: false,
         metrics_filtered: None,
     }

@@ -8,7 +8,7 @@ use gpuadmit_core::{
     explain::{Peak, Terms},
     observation::{
         DeviceMemory, DeviceProcess, DeviceProcesses, DeviceReading, EngineFacts, EngineProcess,
-        EngineReading, ModelSource, ProcessRole, RankReading, ServedModel, SumCount,
+        EngineReading, MigInstance, ModelSource, Obstacle, ProcessRole, RankReading, ServedModel, SumCount,
     },
     prompts::Prompts,
     units::{Blocks, Bytes, Mono, Span, Tokens},
@@ -125,6 +125,28 @@ impl Wire for Span {
     }
 }
 
+impl Wire for Obstacle {
+    type Plain = u32;
+
+    fn to_plain(&self) -> u32 {
+        match self {
+            Self::Tls => 0,
+            Self::Grpc => 1,
+            Self::Headless => 2,
+            Self::RelativeSocket => 3,
+        }
+    }
+
+    fn from_plain(plain: u32) -> Self {
+        match plain {
+            0 => Self::Tls,
+            1 => Self::Grpc,
+            2 => Self::Headless,
+            _ => Self::RelativeSocket,
+        }
+    }
+}
+
 impl Wire for ProcessRole {
     type Plain = u32;
 
@@ -214,7 +236,7 @@ impl PlainFacts {
 
 structs! {
     PlainFacts for EngineFacts {
-        engine: Arc<str>, address: Arc<str>, span: Span, version: Option<String>, version_known: bool,
+        engine: Arc<str>, address: Arc<str>, obstacle: Option<Obstacle>, span: Span, version: Option<String>, version_known: bool,
         models: Vec<ServedModel>, adapters_at_runtime: bool, processes: Vec<EngineProcess>,
         block_size: Option<u64>, max_num_seqs: Option<u64>, max_num_batched_tokens: Option<u64>,
         gpu_memory_utilization: Option<f64>, data_parallel_size: u32, model_source: Option<Arc<ModelSource>>,
@@ -244,8 +266,10 @@ structs! {
     PlainSum for SumCount { sum: f64, count: u64 }
     PlainDevice for DeviceReading {
         span: Span, uuid: Arc<str>, index: u32, name: String, pci: String, parent: Option<Arc<str>>,
-        memory: Option<DeviceMemory>, utilisation_percent: Option<u32>, problem: String,
+        instance: Option<MigInstance>, memory: Option<DeviceMemory>, utilisation_percent: Option<u32>,
+        problem: String,
     }
+    PlainInstance for MigInstance { gpu: u32, compute: u32 }
     PlainMemory for DeviceMemory { total: Bytes, reserved: Option<Bytes>, used: Bytes, free: Bytes }
     PlainListed for DeviceProcesses { span: Span, uuid: Arc<str>, processes: Vec<DeviceProcess> }
     PlainOnDevice for DeviceProcess { pid: u32, used: Option<Bytes> }

@@ -8,7 +8,7 @@ use gpuadmit_core::{
     explain::{Record, Terms},
     guard::Held,
     node::Standing,
-    observation::{EngineProcess, ProcessRole, SourceHealth},
+    observation::{EngineProcess, Obstacle, ProcessRole, SourceHealth},
     request::Class,
     settings::Mode,
     snapshot::{
@@ -129,6 +129,16 @@ fn settings(from: &EngineSettings) -> v1::EngineSettings {
         max_num_batched_tokens: from.max_num_batched_tokens,
         statistics_off: from.statistics_off,
         metrics_filtered: from.metrics_filtered,
+        obstacle: from.obstacle.map_or(v1::Obstacle::Unspecified, obstacle).into(),
+    }
+}
+
+const fn obstacle(from: Obstacle) -> v1::Obstacle {
+    match from {
+        Obstacle::Tls => v1::Obstacle::Tls,
+        Obstacle::Grpc => v1::Obstacle::Grpc,
+        Obstacle::Headless => v1::Obstacle::Headless,
+        Obstacle::RelativeSocket => v1::Obstacle::RelativeSocket,
     }
 }
 

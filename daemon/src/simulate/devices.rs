@@ -102,6 +102,7 @@ fn reading(device: &Device, now: Mono) -> Message {
         name: device.name.to_string(),
         index: device.index,
         parent: None,
+        instance: None,
         memory: Some(Memory {
             total_bytes: device.total_bytes,
             reserved_bytes: Some(device.reserved_bytes),

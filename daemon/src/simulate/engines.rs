@@ -131,6 +131,7 @@ mod tests {
             gpu_memory_utilization: None,
             data_parallel_size: 1,
             model_source: None,
+            obstacle: None,
             statistics_off: false,
             metrics_filtered: None,
         }

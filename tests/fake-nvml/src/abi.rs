@@ -16,7 +16,8 @@ exported! {
         nvmlDeviceGetHandleByIndex_v2;
     device: nvmlDeviceGetUUID, nvmlDeviceGetName, nvmlDeviceGetPciInfo_v3, nvmlDeviceGetMemoryInfo,
         nvmlDeviceGetMemoryInfo_v2, nvmlDeviceGetUtilizationRates, nvmlDeviceGetComputeRunningProcesses_v3,
-        nvmlDeviceGetMaxMigDeviceCount, nvmlDeviceGetMigDeviceHandleByIndex;
+        nvmlDeviceGetMaxMigDeviceCount, nvmlDeviceGetMigDeviceHandleByIndex, nvmlDeviceGetGpuInstanceId,
+        nvmlDeviceGetComputeInstanceId;
     events: nvmlEventSetCreate, nvmlEventSetFree, nvmlDeviceGetSupportedEventTypes, nvmlDeviceRegisterEvents,
         nvmlEventSetWait_v2, nvmlSystemEventSetCreate, nvmlSystemEventSetFree, nvmlSystemRegisterEvents,
         nvmlSystemEventSetWait;

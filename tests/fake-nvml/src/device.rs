@@ -171,3 +171,29 @@ pub(crate) unsafe extern "C" fn nvmlDeviceGetMigDeviceHandleByIndex(
         unsafe { put(instance, handle(gpu, Some(index))) }
     }))
 }
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn nvmlDeviceGetGpuInstanceId(
+    device: nvmlDevice_t,
+    id: *mut c_uint,
+) -> nvmlReturn_t {
+    let told = enter_device("nvmlDeviceGetGpuInstanceId", device);
+    code(told.and_then(|device| {
+        let ids = device.ids.ok_or(nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED)?;
+        // SAFETY: the caller passes a place for the id.
+        unsafe { put(id, ids.0) }
+    }))
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn nvmlDeviceGetComputeInstanceId(
+    device: nvmlDevice_t,
+    id: *mut c_uint,
+) -> nvmlReturn_t {
+    let told = enter_device("nvmlDeviceGetComputeInstanceId", device);
+    code(told.and_then(|device| {
+        let ids = device.ids.ok_or(nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED)?;
+        // SAFETY: the caller passes a place for the id.
+        unsafe { put(id, ids.1) }
+    }))
+}

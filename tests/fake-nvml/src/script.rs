@@ -36,6 +36,8 @@ pub(crate) struct Device {
     pub(crate) utilisation: Option<u32>,
     pub(crate) processes: Vec<Process>,
     pub(crate) instances: Vec<Self>,
+    /// GPU instance id and compute instance id; absent: NOT_SUPPORTED.
+    pub(crate) ids: Option<(u32, u32)>,
     /// Functions that do not return for this device while named here.
     pub(crate) hang: Vec<String>,
     /// Functions that answer an error for this device; `*` stands for all.

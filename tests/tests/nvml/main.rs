@@ -9,7 +9,7 @@ use std::{
 };
 
 use gpuadmit_core::{
-    observation::{DeviceEvent, DeviceMemory, DeviceProcess, Observation, SourceHealth},
+    observation::{DeviceEvent, DeviceMemory, DeviceProcess, MigInstance, Observation, SourceHealth},
     units::Bytes,
 };
 use nix::{sys::signal, unistd::Pid};
@@ -104,6 +104,7 @@ async fn mig_instances_are_devices_under_their_gpu() {
             "name": "NVIDIA H200 MIG 1g.18gb",
             "memory": {"total": 16 * GIB, "reserved": 0, "used": n * GIB, "free": (16 - n) * GIB},
             "processes": [{"pid": 100 + n, "used": n * GIB}],
+            "ids": [4 + n, 0],
         })
     };
     let world = node(&[with(gpu("41"), "instances", json!([instance(1), instance(2)]))]);
@@ -111,6 +112,7 @@ async fn mig_instances_are_devices_under_their_gpu() {
     let reading = rig.reading("MIG-2", |_| true).await;
     assert_eq!(reading.parent.as_deref(), Some("GPU-41"));
     assert_eq!((reading.index, reading.pci.as_str()), (1, "00000000:41:00.0"));
+    assert_eq!(reading.instance, Some(MigInstance { gpu: 6, compute: 0 }));
     assert_eq!(reading.memory.map(|memory| memory.used), Some(Bytes(2 * GIB)));
     assert_eq!(reading.utilisation_percent, None);
     let list = processes(&mut rig, "MIG-1", |_| true).await;

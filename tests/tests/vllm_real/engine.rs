@@ -21,8 +21,8 @@ use crate::http;
 
 /// Loading takes 50 s on an idle machine and minutes on a busy one.
 const LOAD_TIMEOUT: Duration = Duration::from_mins(8);
-/// `/proc/PID/comm` keeps 15 characters of `VLLM::EngineCore`.
-const ENGINE_CORE: &str = "VLLM::EngineCor";
+/// Characters that `/proc/PID/comm` keeps of a name.
+const COMM_CHARS: usize = 15;
 
 /// What vLLM itself says of its state.
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,6 +42,8 @@ pub(crate) const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/vllm/vllm-
 pub(crate) struct Vllm {
     child: Child,
     group: Pid,
+    /// What the names of its processes begin with.
+    prefix: String,
     /// Where it listens.
     pub(crate) port: u16,
     /// The one model name it serves, unique on the machine.
@@ -50,7 +52,7 @@ pub(crate) struct Vllm {
 
 impl Vllm {
     /// Starts it with the model `size` of the script and `pool` blocks (`None`: as many as go into 1 GiB); its output
-    /// goes to a file in `folder`.
+    /// goes to a file in `folder`. The names of its processes begin with `size`, not with `VLLM`.
     pub(crate) fn start(folder: &Path, size: &str, pool: Option<u32>, options: &[&str]) -> Result<Self> {
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
         let model = format!("{size}-{port}");
@@ -59,6 +61,7 @@ impl Vllm {
             .args(["serve", size, &port.to_string(), "--served-model-name", &model])
             .args(options)
             .env("POOL_BLOCKS", pool.map_or(String::new(), |blocks| blocks.to_string()))
+            .env("VLLM_PROCESS_NAME_PREFIX", size)
             .stdin(std::process::Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
@@ -66,7 +69,7 @@ impl Vllm {
             .spawn()
             .context(SCRIPT)?;
         let pid = child.id().context("vLLM ended at once")?;
-        Ok(Self { child, group: Pid::from_raw(pid.cast_signed()), port, model })
+        Ok(Self { child, group: Pid::from_raw(pid.cast_signed()), prefix: size.into(), port, model })
     }
 
     /// Waits until it serves.
@@ -109,17 +112,18 @@ impl Vllm {
 
     /// The EngineCore among the processes of its group.
     fn core(&self) -> Result<Pid> {
+        let title: String = format!("{}::EngineCore", self.prefix).chars().take(COMM_CHARS).collect();
         for entry in std::fs::read_dir("/proc")?.flatten() {
             let name = entry.file_name();
             let Some(pid) = name.to_str().and_then(|name| name.parse().ok()).map(Pid::from_raw) else {
                 continue;
             };
             let comm = std::fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
-            if comm.trim_end() == ENGINE_CORE && nix::unistd::getpgid(Some(pid)) == Ok(self.group) {
+            if comm.trim_end() == title && nix::unistd::getpgid(Some(pid)) == Ok(self.group) {
                 return Ok(pid);
             }
         }
-        bail!("no {ENGINE_CORE} in the process group {}", self.group)
+        bail!("no {title} in the process group {}", self.group)
     }
 }
 
@@ -132,11 +136,11 @@ impl Drop for Vllm {
 
 /// Folder of the model `size`, where the script puts it.
 pub(crate) fn model_folder(size: &str) -> Result<PathBuf> {
-    Ok(cache_folder()?.join(size))
+    Ok(installed()?.join(size))
 }
 
-/// Where the script puts the models and vLLM itself.
-pub(crate) fn cache_folder() -> Result<PathBuf> {
+/// Where the script installs vLLM.
+pub(crate) fn installed() -> Result<PathBuf> {
     let cache = match std::env::var_os("GPUADMIT_CACHE") {
         Some(cache) => PathBuf::from(cache),
         None => Path::new(&std::env::var_os("HOME").context("HOME is not set")?).join(".cache/gpuadmit"),

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use gpuadmitd::tokens::jinja::Template;
 use serde_json::{Map, Value};
 
-use crate::engine::cache_folder;
+use crate::engine::installed;
 
 /// Templates.
 const CASES: u32 = 10_000;
@@ -26,7 +26,7 @@ pub(crate) fn agrees() -> Result<()> {
         Err(_) => SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs(),
     };
     println!("JINJA_SEED={seed}");
-    let mut script = Command::new(cache_folder()?.join("venv/bin/python"))
+    let mut script = Command::new(installed()?.join("venv/bin/python"))
         .args(["-W", "ignore", SCRIPT, &seed.to_string(), &CASES.to_string()])
         .stdout(Stdio::piped())
         .spawn()?;

@@ -17,6 +17,7 @@ mod plan;
 mod plot;
 mod protocol;
 mod record;
+mod start_lines;
 mod tokens;
 
 use std::{
@@ -161,6 +162,12 @@ async fn eval_plans_are_what_real_engines_report() {
         Ok(())
     })
     .await;
+}
+
+#[test]
+#[ignore = "needs a real vLLM: make test-vllm"]
+fn start_lines_are_read_as_vllm_reads_them() {
+    start_lines::agree().unwrap_or_else(|error| panic!("{error:#}"));
 }
 
 /// Fails the test with what went wrong.

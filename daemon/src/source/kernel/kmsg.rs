@@ -27,6 +27,8 @@ pub enum Line {
     Xid {
         /// Which GPU.
         device: Address,
+        /// Which MIG instance of it, where the line names one.
+        part: Option<Part>,
         /// Its number.
         code: u64,
     },
@@ -39,6 +41,15 @@ pub enum Line {
         /// Whose memory ran out.
         scope: OomScope,
     },
+}
+
+/// The MIG instance that an Xid line names. Without `compute`, every compute instance of the GPU instance is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// GPU instance id, `GPU-I:05`.
+    pub gpu: u32,
+    /// Compute instance id, `GPU-CI:00`.
+    pub compute: Option<u32>,
 }
 
 /// The log from now on.
@@ -92,10 +103,23 @@ pub fn parse(record: &[u8]) -> Option<Line> {
     xid(text).or_else(|| oom_kill(text))
 }
 
+/// `NVRM: Xid (PCI:0000:01:00 GPU-I:05 GPU-CI:00): 94, …`. Old drivers write neither `PCI:` nor the domain.
 fn xid(text: &str) -> Option<Line> {
-    let (device, rest) = text.strip_prefix("NVRM: Xid (PCI:")?.split_once("): ")?;
-    let code = rest.split(',').next()?.trim().parse().ok()?;
-    Some(Line::Xid { device: pci::parse(device)?, code })
+    let (place, rest) = text.strip_prefix("NVRM: Xid (")?.split_once(')')?;
+    let rest = rest.trim_start().strip_prefix(':')?.trim_start();
+    let digits = rest.split(|c: char| !c.is_ascii_digit()).next()?;
+    let code = digits.parse().ok()?;
+    let mut words = place.split_ascii_whitespace();
+    let address = words.next()?;
+    let device = log_address(address.strip_prefix("PCI:").unwrap_or(address))?;
+    let id = |name: &str| words.clone().find_map(|word| word.strip_prefix(name)?.parse().ok());
+    let part = id("GPU-I:").map(|gpu| Part { gpu, compute: id("GPU-CI:") });
+    Some(Line::Xid { device, part, code })
+}
+
+/// An address of the log, whose domain is 0 where it has none.
+fn log_address(text: &str) -> Option<Address> {
+    pci::parse(text).or_else(|| pci::parse(&format!("0:{text}")))
 }
 
 fn oom_kill(text: &str) -> Option<Line> {
@@ -115,12 +139,52 @@ fn oom_kill(text: &str) -> Option<Line> {
 mod tests {
     use super::*;
 
+    fn xid(text: &str) -> Option<Line> {
+        parse(format!("4,1042,5071,-;NVRM: Xid {text}\n").as_bytes())
+    }
+
     #[test]
     fn an_xid_names_its_gpu() {
-        let line =
-            b"4,1042,5071,-;NVRM: Xid (PCI:0000:cb:00): 109, pid=1797828, name=pt_main_thread, Ch 00000008\n";
         let device = pci::parse("0000:cb:00.0").unwrap();
-        assert_eq!(parse(line), Some(Line::Xid { device, code: 109 }));
+        for text in [
+            "(PCI:0000:cb:00): 109, pid=1797828, name=pt_main_thread, Ch 00000008, intr 0",
+            "(PCI:0000:cb:00): 109, pid='<unknown>', name=<unknown>, Timeout after 6s of waiting for RPC",
+            "(PCI:0000:cb:00): 109, GPU has fallen off the bus.",
+            "(PCI:00000000:CB:00.0): 109, Ch 00000008",
+            "(PCI:0000:cb:00):109",
+            "(PCI:0000:cb:00) : 109 pid=7",
+            "(0000:cb:00): 109, Ch 00000001",
+            "(PCI:cb:00): 109, Channel 0000001e",
+            "(00cb:00): 109, 0001 00000000 0000902d",
+        ] {
+            assert_eq!(xid(text), Some(Line::Xid { device, part: None, code: 109 }), "{text}");
+        }
+        for text in [
+            "(PCI:0000:cb:00): none",
+            "(PCI:0000:cb:00) 109",
+            "(): 109",
+            "(PCI:): 109",
+            "PCI:0000:cb:00: 109",
+        ] {
+            assert_eq!(xid(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_xid_of_a_mig_instance_names_it() {
+        let device = pci::parse("0000:01:00.0").unwrap();
+        for (place, gpu, compute) in [
+            ("PCI:0000:01:00 GPU-I:05", 5, None),
+            ("PCI:0000:01:00 GPU-I:13 GPU-CI:02", 13, Some(2)),
+            ("PCI:0000:01:00 GPU-CI:00 GPU-I:05", 5, Some(0)),
+        ] {
+            let line = xid(&format!("({place}): 94, pid=4711, name=python3, Contained: SM (0x1)"));
+            assert_eq!(
+                line,
+                Some(Line::Xid { device, part: Some(Part { gpu, compute }), code: 94 }),
+                "{place}"
+            );
+        }
     }
 
     #[test]

@@ -112,8 +112,13 @@ impl Shared {
             Observation::Device(reading) => {
                 // What was taken before a reading is in it.
                 self.tell_allocations();
-                if let (Some(address), None) = (pci::parse(&reading.pci), &reading.parent) {
-                    locked(&self.xids).learn(address, &reading.uuid);
+                if let Some(address) = pci::parse(&reading.pci) {
+                    let mut xids = locked(&self.xids);
+                    match (&reading.parent, reading.instance) {
+                        (None, _) => xids.learn(address, &reading.uuid),
+                        (Some(_), Some(instance)) => xids.learn_part(address, instance, &reading.uuid),
+                        (Some(_), None) => {}
+                    }
                 }
             }
             Observation::DeviceEvent { uuid, event: DeviceEvent::Xid { code }, .. } => {

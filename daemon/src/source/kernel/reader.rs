@@ -19,7 +19,7 @@ use super::{
     Options,
     cuda::tally::Tally,
     exit,
-    kmsg::{Line, Log},
+    kmsg::{Line, Log, Part},
     locked, object,
     pci::Address,
     programs::{self, Lost, Programs, Wanted},
@@ -149,7 +149,7 @@ impl Reader {
             match told {
                 Some(Told::Process { event, tid }) => self.shared.told(event, tid),
                 Some(Told::Xid { span, device, code }) => {
-                    self.shared.xid(span, Way::Tracepoint, device, code);
+                    self.shared.xid(span, Way::Tracepoint, (device, None), code);
                 }
                 None => tracing::debug!("a record that is not understood"),
             }
@@ -161,7 +161,7 @@ impl Reader {
         for line in log.read() {
             let span = Span::at(clock::now());
             match line {
-                Line::Xid { device, code } => self.shared.xid(span, Way::Log, device, code),
+                Line::Xid { device, part, code } => self.shared.xid(span, Way::Log, (device, part), code),
                 Line::OomKill { pid, comm, scope } => {
                     let known = locked(&self.shared.set).known(pid).map(|process| process.start_ticks);
                     let what = ProcessChange::OomVictim { rss: None, scope: Some(scope) };
@@ -281,20 +281,23 @@ impl Shared {
         event.comm = known.map(|process| process.comm.clone()).unwrap_or_default();
     }
 
-    fn xid(&self, span: Span, way: Way, device: Address, code: u64) {
-        let uuid = {
+    fn xid(&self, span: Span, way: Way, (device, part): (Address, Option<Part>), code: u64) {
+        let uuids = {
             let mut xids = locked(&self.xids);
-            let Some(uuid) = xids.uuid(device) else {
+            let Some(gpu) = xids.uuid(device) else {
                 tracing::warn!(?device, code, ?way, "an Xid of a GPU that NVML has not named");
                 return;
             };
-            if !xids.is_new(clock::now(), way, &uuid, code) {
+            // By GPU: the other ways do not name the instance.
+            if !xids.is_new(clock::now(), way, &gpu, code) {
                 return;
             }
-            uuid
+            xids.parts(device, part, &gpu)
         };
-        tracing::info!(%uuid, code, ?way, "Xid");
-        (self.observe)(Observation::DeviceEvent { uuid, span, event: DeviceEvent::Xid { code } });
+        for uuid in uuids {
+            tracing::info!(%uuid, ?part, code, ?way, "Xid");
+            (self.observe)(Observation::DeviceEvent { uuid, span, event: DeviceEvent::Xid { code } });
+        }
     }
 
     /// Looks at every watched process: at those of which the kernel's word may have been lost, and at what nothing tells

@@ -3,14 +3,16 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use gpuadmit_core::units::Mono;
+use gpuadmit_core::{observation::MigInstance, units::Mono};
 
-use super::pci::Address;
+use super::{kmsg::Part, pci::Address};
 
 /// Most GPUs whose address is remembered.
 const MAX_DEVICES: usize = 64;
 /// Most pairs of GPU and number remembered at once; beyond it the oldest is forgotten.
 const MAX_PAIRS: usize = 1024;
+/// Most MIG instances remembered.
+const MAX_PARTS: usize = 512;
 /// The same Xid of the same GPU after this time is another one. NVML is the slowest way: some milliseconds.
 const WINDOW: Duration = Duration::from_secs(5);
 
@@ -29,6 +31,7 @@ pub enum Way {
 #[derive(Debug, Default)]
 pub struct Xids {
     devices: BTreeMap<Address, Arc<str>>,
+    parts: BTreeMap<Arc<str>, (Address, MigInstance)>,
     pairs: BTreeMap<(Arc<str>, u64), Pair>,
 }
 
@@ -47,6 +50,28 @@ impl Xids {
         if self.devices.len() < MAX_DEVICES || self.devices.contains_key(&address) {
             self.devices.insert(address, Arc::clone(uuid));
         }
+    }
+
+    /// Remembers which MIG instance has this UUID.
+    pub fn learn_part(&mut self, address: Address, instance: MigInstance, uuid: &Arc<str>) {
+        // An operator who splits a GPU anew gives the same place another UUID.
+        self.parts.retain(|_, known| *known != (address, instance));
+        if self.parts.len() < MAX_PARTS {
+            self.parts.insert(Arc::clone(uuid), (address, instance));
+        }
+    }
+
+    /// UUIDs of the MIG instances that `part` names; of the whole GPU where none of them is known.
+    #[must_use]
+    pub fn parts(&self, address: Address, part: Option<Part>, gpu: &Arc<str>) -> Vec<Arc<str>> {
+        let meant = |instance: MigInstance| {
+            part.is_some_and(|part| {
+                part.gpu == instance.gpu && part.compute.is_none_or(|compute| compute == instance.compute)
+            })
+        };
+        let known = self.parts.iter().filter(|(_, (at, instance))| *at == address && meant(*instance));
+        let named: Vec<_> = known.map(|(uuid, _)| Arc::clone(uuid)).collect();
+        if named.is_empty() { vec![Arc::clone(gpu)] } else { named }
     }
 
     /// UUID of the GPU at `address`.
@@ -97,6 +122,24 @@ mod tests {
     fn two_by_one_way_are_two_even_if_another_way_dropped_one() {
         assert_eq!(told(&[(0, Way::Log), (1, Way::Log), (2, Way::Nvml)]), [true, true, false]);
         assert_eq!(told(&[(0, Way::Log), (1, Way::Nvml), (2, Way::Log)]), [true, false, true]);
+    }
+
+    #[test]
+    fn a_mig_instance_is_found_by_its_ids() {
+        let address = super::super::pci::parse("0000:01:00").unwrap();
+        let (mut xids, gpu): (_, Arc<str>) = (Xids::default(), "GPU-1".into());
+        for (uuid, gpu, compute) in [("MIG-a", 5, 0), ("MIG-b", 5, 1), ("MIG-old", 6, 0), ("MIG-c", 6, 0)] {
+            xids.learn_part(address, MigInstance { gpu, compute }, &uuid.into());
+        }
+        let named = |gpu_id, compute| {
+            let part = Some(Part { gpu: gpu_id, compute });
+            xids.parts(address, part, &gpu).iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(named(5, Some(1)), ["MIG-b"]);
+        assert_eq!(named(5, None), ["MIG-a", "MIG-b"]);
+        assert_eq!(named(6, None), ["MIG-c"]);
+        assert_eq!(named(7, None), ["GPU-1"]);
+        assert_eq!(xids.parts(address, None, &gpu), std::slice::from_ref(&gpu));
     }
 
     #[test]

@@ -8,8 +8,8 @@ use std::{
 
 use gpuadmit_core::{
     observation::{
-        DeviceEvent, DeviceMemory, DeviceProcess, DeviceProcesses, DeviceReading, Observation, SourceHealth,
-        SourceReport,
+        DeviceEvent, DeviceMemory, DeviceProcess, DeviceProcesses, DeviceReading, MigInstance, Observation,
+        SourceHealth, SourceReport,
     },
     units::{Bytes, Mono, Span},
 };
@@ -98,7 +98,9 @@ impl Translator {
     }
 
     fn reading(&mut self, reading: wire::Reading) -> Result<DeviceReading, Unusable> {
-        let wire::Reading { device, name, index, parent, memory, utilisation_percent, problem, .. } = reading;
+        let wire::Reading {
+            device, name, index, parent, instance, memory, utilisation_percent, problem, ..
+        } = reading;
         named("name", &name)?;
         if let Some(parent) = &parent {
             named("parent", parent)?;
@@ -110,6 +112,7 @@ impl Translator {
             index,
             name,
             parent: parent.map(Arc::from),
+            instance: instance.map(|(gpu, compute)| MigInstance { gpu, compute }),
             memory: memory.map(|memory| DeviceMemory {
                 total: Bytes(memory.total_bytes),
                 reserved: memory.reserved_bytes.map(Bytes),

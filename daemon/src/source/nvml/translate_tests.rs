@@ -17,6 +17,7 @@ fn reading(uuid: Option<&str>, parent: Option<&str>) -> wire::Message {
         name: "NVIDIA H200".to_owned(),
         index: 3,
         parent: parent.map(str::to_owned),
+        instance: None,
         memory: Some(wire::Memory { total_bytes: 100, reserved_bytes: None, used_bytes: 60, free_bytes: 40 }),
         utilisation_percent: None,
         problem: String::new(),

@@ -59,6 +59,9 @@ pub struct Reading {
     /// UUID of the GPU that this MIG instance is part of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
+    /// Its GPU instance id and compute instance id, of a MIG instance whose driver tells them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<(u32, u32)>,
     /// Absent where the device has none of its own or the call failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Memory>,

@@ -17,6 +17,11 @@ pub enum Address {
     },
     /// `unix:/PATH`.
     Unix(PathBuf),
+    /// It has none: a follower without an API server.
+    Headless {
+        /// First data-parallel rank of its node, or its node's rank.
+        rank: u32,
+    },
 }
 
 /// An address that cannot be used.
@@ -99,6 +104,7 @@ impl fmt::Display for Address {
             Self::Tcp { host, port } if host.contains(':') => write!(f, "http://[{host}]:{port}"),
             Self::Tcp { host, port } => write!(f, "http://{host}:{port}"),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Headless { rank } => write!(f, "none (headless, rank {rank})"),
         }
     }
 }

@@ -4,7 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use gpuadmit_core::{
     observation::{
-        EngineFacts, EngineProcess, Observation, ScrapeFailure, ServedModel, SourceHealth, SourceReport,
+        EngineFacts, EngineProcess, Observation, Obstacle, ScrapeFailure, ServedModel, SourceHealth,
+        SourceReport,
     },
     units::{Mono, Span, Tokens},
 };
@@ -17,7 +18,7 @@ use super::{
     address::Address,
     cmdline::Command,
     cost::Pace,
-    http::Client,
+    http::{self, Client},
     identity::{self, Listing, version_known},
     reading::Body,
     scrape::{Failed, Scraper},
@@ -39,6 +40,8 @@ const REPORT_EVERY: Duration = Duration::from_millis(500);
 pub(super) struct Known {
     /// Where it listens.
     pub address: Address,
+    /// Why it cannot be asked there.
+    pub obstacle: Option<Obstacle>,
     /// What it was told, where its process is seen.
     pub command: Option<Command>,
     /// Its processes.
@@ -112,7 +115,7 @@ impl Engine {
         loop {
             let started = Instant::now();
             self.tell_facts(Span::at(clock::now()));
-            let interval = match self.scraper.scrape(&mut self.client).await {
+            let interval = match self.ask().await {
                 Ok(body) => self.delivered(body).await,
                 Err(failed) => self.failed(failed),
             };
@@ -126,6 +129,20 @@ impl Engine {
                 self.tell_facts(Span::at(clock::now()));
             }
         }
+    }
+
+    /// Scrapes it; where something stands in the way, looks whether it listens.
+    async fn ask(&mut self) -> Result<Body, Failed> {
+        let obstacle = self.known.borrow().obstacle;
+        let Some(obstacle) = obstacle else { return self.scraper.scrape(&mut self.client).await };
+        let (address, not_before) = (self.known.borrow().address.clone(), clock::now());
+        let has_address = matches!(obstacle, Obstacle::Tls | Obstacle::Grpc);
+        let failure = if has_address && http::refuses(&address, self.asking.deadline).await {
+            ScrapeFailure::Refused
+        } else {
+            ScrapeFailure::Connection(obstacle.as_str().into())
+        };
+        Err(Failed { span: Span { not_before, not_after: clock::now() }, failure })
     }
 
     async fn delivered(&mut self, body: Body) -> Duration {
@@ -165,6 +182,9 @@ impl Engine {
 
     fn verdict(&self, failure: &ScrapeFailure) -> (SourceHealth, String) {
         let failed = SourceHealth::Failed;
+        if let Some(obstacle) = self.known.borrow().obstacle {
+            return (SourceHealth::Absent, obstacle.as_str().into());
+        }
         match failure {
             ScrapeFailure::Refused if !self.report.delivered => {
                 (SourceHealth::Absent, "not listening yet".into())
@@ -212,6 +232,7 @@ impl Engine {
         EngineFacts {
             engine: self.id.clone(),
             address: known.address.to_string().into(),
+            obstacle: known.obstacle,
             span,
             version: self.version.as_ref().map(|version| format!("vllm {version}")),
             version_known: self.version.as_deref().is_some_and(version_known),

@@ -126,7 +126,7 @@ impl Client {
         let host = match &self.address {
             Address::Tcp { host, port } if host.contains(':') => format!("[{host}]:{port}"),
             Address::Tcp { host, port } => format!("{host}:{port}"),
-            Address::Unix(_) => "localhost".into(),
+            Address::Unix(_) | Address::Headless { .. } => "localhost".into(),
         };
         let mut request = Request::get(path).header(header::HOST, host);
         if let Some(authorization) = &self.authorization {
@@ -145,10 +145,13 @@ impl Client {
                 stream.set_nodelay(true).map_err(|error| refusal(&error))?;
                 handshake(&builder, stream).await
             }
+            // Never relative to the daemon's own folder.
+            Address::Unix(path) if path.is_relative() => Err(ScrapeFailure::Refused),
             Address::Unix(path) => {
                 let stream = UnixStream::connect(path).await.map_err(|error| refusal(&error))?;
                 handshake(&builder, stream).await
             }
+            Address::Headless { .. } => Err(ScrapeFailure::Refused),
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::source::Observe;
 
 pub mod address;
 pub mod cmdline;
+pub mod config_file;
 pub mod cost;
 pub mod discover;
 mod engine;
@@ -25,14 +26,20 @@ mod families;
 mod filter;
 pub mod http;
 pub mod identity;
+mod json_options;
 pub mod model_source;
+mod numbers;
+mod options;
+mod place;
 pub mod process;
 mod rank;
 pub mod reading;
 pub mod role;
 pub mod scrape;
 mod settled;
+pub mod startline;
 mod supervise;
+mod tree;
 
 /// How to find and ask engines.
 #[derive(Clone)]

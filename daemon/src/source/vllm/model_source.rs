@@ -93,6 +93,17 @@ impl Places {
         })
     }
 
+    /// Where a path of it is, as seen from here; `None`: it is relative to a folder that is not known.
+    #[must_use]
+    pub fn seen(&self, path: &str) -> Option<String> {
+        let absolute = match &self.folder {
+            _ if path.starts_with('/') => path.to_owned(),
+            Some(folder) => format!("{folder}/{path}"),
+            None => return None,
+        };
+        Some(self.root.as_deref().unwrap_or_default().to_owned() + &absolute)
+    }
+
     fn caches(&self) -> Vec<String> {
         let below =
             |folder: &Option<String>, rest: &str| folder.as_ref().map(|folder| format!("{folder}/{rest}"));

@@ -132,6 +132,21 @@ impl Proc {
         fs::read_link(self.root.join(format!("{pid}/cwd"))).ok()?.into_os_string().into_string().ok()
     }
 
+    /// Program that it runs; `None` without the right to know.
+    #[must_use]
+    pub fn program(&self, pid: u32) -> Option<PathBuf> {
+        fs::read_link(self.root.join(format!("{pid}/exe"))).ok()
+    }
+
+    /// Where a file is, as seen from here, that the process calls `path`.
+    #[must_use]
+    pub fn path_of(&self, pid: u32, path: &str) -> PathBuf {
+        if Path::new(path).is_relative() {
+            return self.root.join(format!("{pid}/cwd")).join(path);
+        }
+        self.other_root(pid).map_or_else(|| path.into(), |root| format!("{root}{path}").into())
+    }
+
     /// Root folder, as seen from here, of a process whose file system is another than ours; `None` where it is the
     /// same, or without the right to know.
     #[must_use]

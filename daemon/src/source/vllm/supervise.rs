@@ -117,8 +117,9 @@ impl Supervisor {
             let id = engine_id(&found.address, configured.as_ref());
             if let Some(first) = taken.get(&id) {
                 let (first, second) = (first.pid, found.root.pid);
-                problems
-                    .push(format!("vllm (pid {second}) was told to listen where pid {first} does: left out"));
+                problems.push(format!(
+                    "vllm (pid {second}) is left out, for pid {first} has its id {id}: name it in an [[engine]] entry"
+                ));
                 continue;
             }
             if !found.has_api_server() && http::refuses(&found.address, PROBE_DEADLINE).await {
@@ -167,6 +168,7 @@ impl Supervisor {
     fn update(&mut self, id: Arc<str>, found: Found, configured: Option<&ConfiguredEngine>) {
         let known = Known {
             address: configured.map_or(found.address, |engine| engine.address.clone()),
+            obstacle: found.obstacle,
             command: Some(found.command),
             processes: found.processes,
             models: configured.map(|engine| engine.models.clone()).unwrap_or_default(),
@@ -192,6 +194,7 @@ impl Supervisor {
     fn start_configured(&mut self, engine: &ConfiguredEngine) {
         let known = Known {
             address: engine.address.clone(),
+            obstacle: None,
             command: None,
             processes: vec![],
             models: engine.models.clone(),
@@ -222,7 +225,7 @@ impl Supervisor {
     }
 }
 
-/// The configured id, else `vllm-PORT` or `vllm-SOCKET`.
+/// The configured id, else `vllm-PORT`, `vllm-SOCKET` or `vllm-headless-RANK`.
 fn engine_id(address: &Address, configured: Option<&ConfiguredEngine>) -> Arc<str> {
     match (configured, address) {
         (Some(engine), _) => engine.id.as_str().into(),
@@ -231,5 +234,6 @@ fn engine_id(address: &Address, configured: Option<&ConfiguredEngine>) -> Arc<st
             let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
             format!("vllm-{}", stem.unwrap_or_default()).into()
         }
+        (None, Address::Headless { rank }) => format!("vllm-headless-{rank}").into(),
     }
 }

@@ -175,6 +175,7 @@ fn facts(at: Nanos, setup: &EngineSetup) -> EngineFacts {
         gpu_memory_utilization: Some(0.9),
         data_parallel_size: 1,
         model_source: None,
+        obstacle: None,
         statistics_off: false,
         metrics_filtered: None,
     }

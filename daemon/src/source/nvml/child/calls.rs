@@ -64,6 +64,18 @@ fn processes_of(nvml: &Nvml, device: &Device<'static>, most: usize) -> Result<Ve
     Ok(told.iter().map(|one| Process { pid: one.pid, used_bytes: used(one.usedGpuMemory) }).collect())
 }
 
+/// GPU instance id and compute instance id of a MIG instance.
+pub(super) fn instance_ids(nvml: &Nvml, device: &Device<'static>) -> Result<(u32, u32), NvmlError> {
+    let gpu = nvml_sym(nvml.lib().nvmlDeviceGetGpuInstanceId.as_ref())?;
+    let compute = nvml_sym(nvml.lib().nvmlDeviceGetComputeInstanceId.as_ref())?;
+    let mut ids = (0, 0);
+    // SAFETY: the handle comes from this library, which stays loaded, and `ids` outlives the call.
+    nvml_try(unsafe { gpu(device.handle(), &raw mut ids.0) })?;
+    // SAFETY: as above.
+    nvml_try(unsafe { compute(device.handle(), &raw mut ids.1) })?;
+    Ok(ids)
+}
+
 /// Adds the device's events to the set. Unlike nvml-wrapper's form this keeps the set when one device refuses.
 pub(super) fn register_events(
     nvml: &Nvml,

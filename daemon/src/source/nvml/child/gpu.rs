@@ -2,7 +2,7 @@
 
 use nvml_wrapper::{Device, Nvml, error::NvmlError};
 
-use super::super::wire::Identity;
+use super::{super::wire::Identity, calls};
 
 /// Most instances of one GPU; today's have at most 7.
 const MAX_INSTANCES: u32 = 16;
@@ -20,6 +20,7 @@ pub(super) struct Part {
     pub(super) name: String,
     pub(super) index: u32,
     pub(super) parent: Option<String>,
+    pub(super) instance: Option<(u32, u32)>,
     pub(super) form: MemoryForm,
     pub(super) utilisation_percent: Option<u32>,
 }
@@ -46,6 +47,7 @@ impl Gpu {
             name,
             index,
             parent: None,
+            instance: None,
             form: MemoryForm::V2,
             utilisation_percent: None,
         };
@@ -53,13 +55,13 @@ impl Gpu {
     }
 
     /// Finds the instances anew: an operator may have changed them. A GPU that cannot be split has none.
-    pub(super) fn find_instances(&mut self) -> Result<(), NvmlError> {
+    pub(super) fn find_instances(&mut self, nvml: &Nvml) -> Result<(), NvmlError> {
         let most = match self.whole.device.mig_device_count() {
             Ok(most) => most.min(MAX_INSTANCES),
             Err(error @ (NvmlError::GpuLost | NvmlError::Uninitialized)) => return Err(error),
             Err(_) => 0,
         };
-        self.instances = (0..most).filter_map(|index| self.instance(index).ok()).collect();
+        self.instances = (0..most).filter_map(|index| self.instance(nvml, index).ok()).collect();
         Ok(())
     }
 
@@ -68,8 +70,9 @@ impl Gpu {
         std::iter::once(&mut self.whole).chain(&mut self.instances)
     }
 
-    fn instance(&self, index: u32) -> Result<Part, NvmlError> {
+    fn instance(&self, nvml: &Nvml, index: u32) -> Result<Part, NvmlError> {
         let device = self.whole.device.mig_device_by_index(index)?;
+        let instance = calls::instance_ids(nvml, &device).ok();
         let uuid = device.uuid()?;
         let name = device.name().unwrap_or_else(|_| self.whole.name.clone());
         Ok(Part {
@@ -78,6 +81,7 @@ impl Gpu {
             name,
             index,
             parent: self.whole.identity.uuid.clone(),
+            instance,
             form: self.whole.form,
             utilisation_percent: None,
         })

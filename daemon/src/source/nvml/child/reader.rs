@@ -87,7 +87,7 @@ impl Reader {
         let listing = now >= schedule.processes || hints != schedule.hints;
         if listing {
             (schedule.processes, schedule.hints) = (now + self.shared.options.processes_interval, hints);
-            self.station.pulse.call(|| gpu.find_instances()).0?;
+            self.station.pulse.call(|| gpu.find_instances(self.nvml)).0?;
         }
         if now >= schedule.utilisation {
             schedule.utilisation = now + UTILISATION_INTERVAL;
@@ -140,6 +140,7 @@ impl Reader {
             name: part.name.clone(),
             index: part.index,
             parent: part.parent.clone(),
+            instance: part.instance,
             memory,
             utilisation_percent: part.utilisation_percent,
             problem: problem.chars().take(PROBLEM_CHARS).collect(),
