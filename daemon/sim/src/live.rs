@@ -57,6 +57,15 @@ pub enum SubmitError {
     NotRunning,
 }
 
+/// The end of an engine's processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SimEnd {
+    /// How.
+    pub by: End,
+    /// When.
+    pub at: Instant,
+}
+
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ask {
@@ -87,7 +96,9 @@ struct State {
     phase: Phase,
     lives: u32,
     engine: Engine,
-    ended_by: Option<End>,
+    /// How it is to end next.
+    will_end_by: Option<End>,
+    ended: Option<SimEnd>,
     streams: BTreeMap<u64, watch::Sender<Progress>>,
     last_id: u64,
     random: Random,
@@ -119,7 +130,8 @@ impl Live {
             phase: Phase::Down,
             lives: 0,
             engine: Engine::new(spec.limits(), seed),
-            ended_by: None,
+            will_end_by: None,
+            ended: None,
             streams: BTreeMap::new(),
             last_id: 0,
             random: Random::new(seed ^ u64::from(index)),
@@ -263,12 +275,12 @@ impl Live {
 
     /// Says how its next end is to look.
     pub(crate) fn will_end_by(&self, end: End) {
-        self.lock().ended_by = Some(end);
+        self.lock().will_end_by = Some(end);
     }
 
-    /// How its last life ended.
-    pub(crate) fn ended_by(&self) -> Option<End> {
-        self.lock().ended_by
+    /// How and when its last life ended.
+    pub(crate) fn ended(&self) -> Option<SimEnd> {
+        self.lock().ended
     }
 
     /// Puts the engine to sleep: its requests are aborted. Or wakes it.
@@ -361,6 +373,7 @@ impl Drop for Life<'_> {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.phase = Phase::Down;
+        state.ended = state.will_end_by.map(|by| SimEnd { by, at: Instant::now() });
         state.streams.clear();
     }
 }
