@@ -70,40 +70,73 @@ async fn requests_that_take_too_much_memory_together_are_refused_until_others_ha
     timeout(SOON, taken).await.unwrap();
 }
 
-/// A call whose message never comes in full.
+/// A call by hand (RFC 9113) whose message never comes in full.
 struct Half(UnixStream);
 
 impl Half {
-    /// Speaks HTTP/2 by hand (RFC 9113): preface, SETTINGS, HEADERS of a call, DATA with the head of a message.
+    /// Declares a message of this length.
     async fn open(served: &Served, declared: u32) -> Self {
+        let mut half = Self::call(served, &[]).await;
+        let mut data = vec![0];
+        data.extend(declared.to_be_bytes());
+        half.0.write_all(&frame(0, 0, 1, &data)).await.unwrap();
+        half
+    }
+
+    /// Sends preface, SETTINGS, and HEADERS of a call of Admit with `more` headers.
+    async fn call(served: &Served, more: &[(&str, &str)]) -> Self {
         let mut stream = UnixStream::connect(served.socket()).await.unwrap();
         let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
         bytes.extend(frame(4, 0, 0, &[]));
         // HPACK: indexed :method POST and :scheme http; literals without indexing for the rest (RFC 7541).
         let mut headers = vec![0x83, 0x86];
-        for (name, value) in [
+        let usual = [
             (":path", "/gpuadmit.v1.Admission/Admit"),
             (":authority", "localhost"),
             ("content-type", "application/grpc"),
             ("te", "trailers"),
-        ] {
+        ];
+        for (name, value) in usual.iter().chain(more) {
             headers.push(0);
             for text in [name, value] {
-                headers.push(u8::try_from(text.len()).unwrap());
+                headers.extend(hpack_length(text.len()));
                 headers.extend(text.as_bytes());
             }
         }
         bytes.extend(frame(1, 4, 1, &headers));
-        let mut data = vec![0];
-        data.extend(declared.to_be_bytes());
-        bytes.extend(frame(0, 0, 1, &data));
         stream.write_all(&bytes).await.unwrap();
         Self(stream)
+    }
+
+    /// The payload of the first HEADERS frame that comes back.
+    async fn answer(&mut self) -> Vec<u8> {
+        loop {
+            let mut head = [0; 9];
+            self.0.read_exact(&mut head).await.unwrap();
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+            let mut payload = vec![0; usize::try_from(length).unwrap()];
+            self.0.read_exact(&mut payload).await.unwrap();
+            if head[3] == 1 {
+                return payload;
+            }
+        }
     }
 
     async fn end(&mut self) {
         self.0.shutdown().await.unwrap();
     }
+}
+
+/// A length with a prefix of seven bits (RFC 7541, 5.1), no Huffman coding.
+fn hpack_length(length: usize) -> Vec<u8> {
+    let Some(mut rest) = length.checked_sub(127) else { return vec![u8::try_from(length).unwrap()] };
+    let mut bytes = vec![127];
+    while rest >= 128 {
+        bytes.push(u8::try_from(rest % 128).unwrap() | 128);
+        rest /= 128;
+    }
+    bytes.push(u8::try_from(rest).unwrap());
+    bytes
 }
 
 /// An HTTP/2 frame: length, kind, flags, stream, payload.
@@ -123,8 +156,13 @@ async fn a_header_that_is_too_large_is_refused_and_the_next_call_is_served() {
     let served = Served::start(config);
     ready_engine(&served.handle);
     let mut request = tonic::Request::new(admit(1, 1));
-    request.metadata_mut().insert("x-long", "y".repeat(4096).parse().unwrap());
-    served.connection.admission().admit(request).await.unwrap_err();
+    request.metadata_mut().insert("x-long", "y".repeat(300).parse().unwrap());
+    served.connection.admission().admit(request).await.unwrap();
+    // By hand: a client that heeds the server's settings would not send it.
+    let mut call = Half::call(&served, &[("x-long", &"y".repeat(2048))]).await;
+    let answer = timeout(SOON, call.answer()).await.unwrap();
+    // :status (index 8 of the static table) with a value of three bytes, "431" in Huffman coding: 011010 011001 00001.
+    assert_eq!(answer.get(..5), Some(&[0x48, 0x83, 0x69, 0x90, 0xff][..]), "{answer:02x?}");
     admitted_one(&served).await;
 }
 
