@@ -358,7 +358,6 @@ struct Life<'a>(&'a Live);
 
 impl<'a> Life<'a> {
     fn start(live: &'a Live) -> Self {
-        live.hold.send_replace(Hold::default());
         let mut state = live.lock();
         state.lives = state.lives.wrapping_add(1);
         let seed = state.random.bits();
@@ -371,6 +370,8 @@ impl<'a> Life<'a> {
 
 impl Drop for Life<'_> {
     fn drop(&mut self) {
+        // Not at the start of a life: an incident that begins with the node may come before the first.
+        self.0.hold.send_replace(Hold::default());
         let mut state = self.0.lock();
         state.phase = Phase::Down;
         state.ended = state.will_end_by.map(|by| SimEnd { by, at: Instant::now() });
@@ -420,4 +421,23 @@ fn reserve(address: SocketAddr) -> std::io::Result<TcpSocket> {
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::Scenario;
+
+    #[tokio::test]
+    async fn what_begins_before_the_first_life_lasts_until_its_end() {
+        let Scenario { engines, traffic, .. } = Scenario::parse("").unwrap();
+        let spec = engines.into_iter().next().unwrap();
+        let (live, _socket) = Live::bind(spec, 0, traffic.output_tokens, 1).unwrap();
+        live.stick_gauge(Some(0.5));
+        let stuck = || live.hold.borrow().stuck_at;
+        let life = Life::start(&live);
+        assert_eq!(stuck(), Some(0.5));
+        drop(life);
+        assert_eq!(stuck(), None);
+    }
 }
