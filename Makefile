@@ -50,9 +50,9 @@ bpf:
 	cp $(CARGO_TARGET_DIR)/bpf/gpuadmit.bpf.o ebpf/
 	cd ebpf && sha256sum gpuadmit.bpf.o >gpuadmit.bpf.o.sha256
 
-# Every test that can run here; those for a real vLLM are `make test-vllm`, for other kernels `make test-kernels`.
+# Every test that can run here; the last line counts them, the skipped ones too. Those for a real vLLM are `make test-vllm`, for other kernels `make test-kernels`.
 test: tools
-	$(CARGO) test --workspace --locked
+	@CARGO=$(CARGO) CARGO_TARGET_DIR=$(CARGO_TARGET_DIR) tests/run
 
 bench: tools
 	$(CARGO) bench --locked -p gpuadmit-tests --bench '*'

@@ -1,15 +1,20 @@
 //! The simulated node, on the paths of the real one: its GPUs speak the NVML child's messages, its engines are scraped
 //! over HTTP, its traffic asks for admission. Only discovery is played here: the processes have no `/proc`.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
+use gpuadmit_core::units::Mono;
 use gpuadmit_sim::{Scenario, SimEngine, SimNode};
 use tokio::{
     sync::mpsc,
-    time::{MissedTickBehavior, interval, timeout},
+    time::{Instant, MissedTickBehavior, interval, timeout},
 };
 
 use crate::{
+    clock,
     handle::Handle,
     source::{
         Observe,
@@ -70,17 +75,27 @@ async fn run(mut node: SimNode, engines: Engines, (mut devices, mut host): (Devi
     looks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         looks.tick().await;
-        let (now, mishaps) = (node.engines(), node.take_mishaps());
-        engines.look(&now);
-        host.look(&now, &node.host(), mishaps);
-        let events = node.take_device_events();
-        if devices.tell(&node.devices(), &events).await.is_err() {
+        // What happens before this is in what is read next.
+        let since = clock::now();
+        let (now, mishaps, xids) = (node.engines(), node.take_mishaps(), node.take_device_events());
+        if devices.tell(&node.devices(), &xids).await.is_err() {
             return;
         }
+        host.befall(&engines, mishaps);
+        engines.look(&now);
+        host.look(since, &now, &node.host());
         if traffic.take_if(|known| known.is_finished()).is_some() {
             node.drive(Arc::new(Gateway::new(handle.clone())));
         }
     }
+}
+
+/// The daemon's clock at `at`. All of a run are off by the same: they keep their order, however busy the machine is.
+fn mono(at: Instant) -> Mono {
+    static ANCHOR: OnceLock<(Mono, std::time::Instant)> = OnceLock::new();
+    let (mono, anchor) = *ANCHOR.get_or_init(|| (clock::now(), std::time::Instant::now()));
+    let at = at.into_std();
+    mono.before(anchor.saturating_duration_since(at)) + at.saturating_duration_since(anchor)
 }
 
 /// Returns when the node knows as many engines with headroom, or it takes too long.

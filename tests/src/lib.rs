@@ -6,5 +6,6 @@ pub mod load;
 pub mod node_kit;
 pub mod running;
 pub mod served;
+pub mod skip;
 pub mod talk;
 pub mod truth;

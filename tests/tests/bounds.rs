@@ -103,9 +103,9 @@ fn preface() -> Vec<u8> {
     [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".as_slice(), &frame(4, 0, 0, &[])].concat()
 }
 
-/// A string of HPACK (RFC 7541), as it is.
+/// A string of HPACK (RFC 7541), without Huffman coding.
 fn string(text: &[u8]) -> Vec<u8> {
-    [&[u8::try_from(text.len()).unwrap()], text].concat()
+    [&hpack_length(text.len()), text].concat()
 }
 
 /// The fields of a call: :method POST and :scheme http by index, an encoded `authority`, the rest without indexing.
@@ -123,22 +123,57 @@ struct Half(UnixStream);
 impl Half {
     /// Sends HEADERS of a call, and DATA with the first `sent` bytes of a message of 60,000.
     async fn open(served: &Served, sent: usize) -> Self {
-        let mut stream = UnixStream::connect(served.socket()).await.unwrap();
-        let authority = [vec![1], string(b"localhost")].concat();
-        let fields = call("/gpuadmit.v1.Admission/Admit", &authority);
-        let mut bytes = [preface(), frame(1, 4, 1, &fields)].concat();
+        let mut half = Self::call(served, &[]).await;
         let message = [[0, 0, 0, 0xea, 0x60].as_slice(), &vec![b'x'; sent]].concat();
         // The largest frame that may be sent.
         for data in message.chunks(16_384) {
-            bytes.extend(frame(0, 0, 1, data));
+            half.0.write_all(&frame(0, 0, 1, data)).await.unwrap();
         }
+        half
+    }
+
+    /// Sends preface, SETTINGS, and HEADERS of a call of Admit with `more` headers.
+    async fn call(served: &Served, more: &[(&str, &str)]) -> Self {
+        let mut stream = UnixStream::connect(served.socket()).await.unwrap();
+        let authority = [vec![1], string(b"localhost")].concat();
+        let mut fields = call("/gpuadmit.v1.Admission/Admit", &authority);
+        for (name, value) in more {
+            fields.extend([vec![0], string(name.as_bytes()), string(value.as_bytes())].concat());
+        }
+        let bytes = [preface(), frame(1, 4, 1, &fields)].concat();
         stream.write_all(&bytes).await.unwrap();
         Self(stream)
+    }
+
+    /// The payload of the first HEADERS frame that comes back.
+    async fn answer(&mut self) -> Vec<u8> {
+        loop {
+            let mut head = [0; 9];
+            self.0.read_exact(&mut head).await.unwrap();
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+            let mut payload = vec![0; usize::try_from(length).unwrap()];
+            self.0.read_exact(&mut payload).await.unwrap();
+            if head[3] == 1 {
+                return payload;
+            }
+        }
     }
 
     async fn end(&mut self) {
         self.0.shutdown().await.unwrap();
     }
+}
+
+/// A length with a prefix of seven bits (RFC 7541, 5.1), no Huffman coding.
+fn hpack_length(length: usize) -> Vec<u8> {
+    let Some(mut rest) = length.checked_sub(127) else { return vec![u8::try_from(length).unwrap()] };
+    let mut bytes = vec![127];
+    while rest >= 128 {
+        bytes.push(u8::try_from(rest % 128).unwrap() | 128);
+        rest /= 128;
+    }
+    bytes.push(u8::try_from(rest).unwrap());
+    bytes
 }
 
 /// An HTTP/2 frame: length, kind, flags, stream, payload.
@@ -158,8 +193,13 @@ async fn a_header_that_is_too_large_is_refused_and_the_next_call_is_served() {
     let served = Served::start(config);
     ready_engine(&served.handle);
     let mut request = tonic::Request::new(admit(1, 1));
-    request.metadata_mut().insert("x-long", "y".repeat(4096).parse().unwrap());
-    served.connection.admission().admit(request).await.unwrap_err();
+    request.metadata_mut().insert("x-long", "y".repeat(300).parse().unwrap());
+    served.connection.admission().admit(request).await.unwrap();
+    // By hand: a client that heeds the server's settings would not send it.
+    let mut call = Half::call(&served, &[("x-long", &"y".repeat(2048))]).await;
+    let answer = timeout(SOON, call.answer()).await.unwrap();
+    // :status (index 8 of the static table) with a value of three bytes, "431" in Huffman coding: 011010 011001 00001.
+    assert_eq!(answer.get(..5), Some(&[0x48, 0x83, 0x69, 0x90, 0xff][..]), "{answer:02x?}");
     admitted_one(&served).await;
 }
 

@@ -12,6 +12,7 @@ use std::{
 use gpuadmit_tests::{
     binary::binary,
     running::{QUIET, Running, SOON, command, configure, within},
+    skip::skip,
 };
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
@@ -105,8 +106,7 @@ fn a_daemon_with_a_bad_configuration_does_not_start_with_another() {
 fn it_serves_the_socket_that_systemd_passes() {
     let activate = Path::new("/usr/bin/systemd-socket-activate");
     if !activate.exists() {
-        eprintln!("SKIPPED: {} is not installed", activate.display());
-        return;
+        return skip(format!("{} is not installed", activate.display()));
     }
     let folder = folder();
     let socket = folder.path().join("passed");

@@ -1,5 +1,7 @@
 //! Who ended an engine: one event per loss that names process, engine and author, whatever order the facts come in.
 
+use std::time::Duration;
+
 use gpuadmit_core::{
     event::{Event, EventKind},
     host::{HostFact, ProcessState, Scheduled},
@@ -490,4 +492,145 @@ fn a_failed_allocation_that_is_told_late_explains_the_end_all_the_same() {
         let down = events.iter().find(|event| event.kind == EventKind::EngineDown).unwrap();
         assert_eq!(down.cause, Some(Cause::CudaOom), "{late}: {}", down.message);
     }
+}
+
+/// Every order of `facts`.
+fn orders(facts: &[Observation]) -> Vec<Vec<Observation>> {
+    let Some((last, rest)) = facts.split_last() else { return vec![vec![]] };
+    let insert = |order: Vec<Observation>| {
+        (0..=order.len()).map(move |place| {
+            let mut longer = order.clone();
+            longer.insert(place, last.clone());
+            longer
+        })
+    };
+    orders(rest).into_iter().flat_map(insert).collect()
+}
+
+/// What happened to `pid` at `seconds`.
+fn fact(seconds: f64, pid: u32, what: ProcessChange) -> Observation {
+    let (span, comm) = (Span::at(at(seconds)), "VLLM".into());
+    Observation::Process(Box::new(ProcessEvent {
+        span,
+        pid,
+        start_ticks: Some(1),
+        comm,
+        watched: true,
+        what,
+    }))
+}
+
+fn refused(seconds: f64) -> Observation {
+    let span = Span::at(at(seconds));
+    Observation::ScrapeFailed { engine: e(), span, failure: ScrapeFailure::Refused }
+}
+
+/// Facts that come of an end at 1.0, as the kernel dates them, and its author.
+fn ends() -> Vec<(Vec<Observation>, Cause)> {
+    let exits = |code, signal| fact(1.01, CORE, exit(code, signal));
+    let scope = Some(OomScope::Cgroup("/engines".into()));
+    let failed = ProcessChange::AllocationFailed { requested: Some(Bytes(96 << 20)), call: "cuMemCreate" };
+    let xid = DeviceEvent::Xid { code: 31 };
+    let xid = Observation::DeviceEvent { uuid: "GPU-0".into(), span: Span::at(at(0.99)), event: xid };
+    let signalled = |number, sender| vec![fact(1.0, CORE, signal(number, sender)), exits(None, Some(number))];
+    vec![
+        (signalled(SIGKILL, "bash"), Cause::Killed),
+        (signalled(SIGKILL, "systemd-oomd"), Cause::OomDaemon),
+        (signalled(SIGSEGV, "kernel"), Cause::Crash),
+        (
+            vec![
+                fact(1.0, CORE, ProcessChange::OomVictim { rss: None, scope: None }),
+                fact(1.02, CORE, ProcessChange::OomVictim { rss: None, scope }),
+                exits(None, Some(SIGKILL)),
+            ],
+            Cause::KernelOom,
+        ),
+        (vec![fact(0.99, CORE, failed), exits(Some(1), None)], Cause::CudaOom),
+        (vec![xid, exits(Some(1), None)], Cause::Xid),
+        (vec![exits(Some(1), None), fact(1.03, WORKER, signal(SIGKILL, "vllm"))], Cause::Exit),
+    ]
+}
+
+fn losses(node: &mut Node, now: Mono) -> Vec<Option<Cause>> {
+    let down = |event: &Event| matches!(event.kind, EventKind::EngineDown | EventKind::EngineStopped);
+    told(node, now).into_iter().filter(down).map(|event| event.cause).collect()
+}
+
+/// A node whose engine holds a GPU.
+fn node_with_gpu() -> Node {
+    let mut node = node();
+    let processes = vec![DeviceProcess { pid: WORKER, used: Some(Bytes(1 << 30)) }];
+    let listed = DeviceProcesses { span: Span::at(at(0.2)), uuid: "GPU-0".into(), processes };
+    node.observe(at(0.2), Observation::DeviceProcesses(listed));
+    node
+}
+
+#[test]
+fn an_end_is_told_once_with_its_author_in_whatever_order_the_facts_arrive() {
+    let gone = Observation::EngineGone { engine: e(), span: Span::at(at(1.1)), evidence: "gone".into() };
+    // Discovery sees the API server alone, then finds it gone as well; a scrape that was answered before comes late.
+    let others = [
+        refused(1.1),
+        gone,
+        Observation::Engine(Box::new(facts("e", 1600, at(1.1)))),
+        reading("e", at(0.9), vec![rank(0, 100, 0, 0, 0, 0)]),
+    ];
+    for (end, cause) in ends() {
+        for order in orders(&[end, others.to_vec()].concat()) {
+            let mut node = node_with_gpu();
+            let mut now = at(1.2);
+            for fact in &order {
+                node.observe(now, fact.clone());
+                node.handle_timeout(now);
+                now = now + Duration::from_millis(30);
+            }
+            assert_eq!(losses(&mut node, at(5.0)), [Some(cause)], "{order:#?}");
+            assert_eq!(state(&mut node, at(5.0)).0, EngineState::Down, "{order:#?}");
+        }
+    }
+}
+
+/// The kernel source says that it has told all that happened before `seconds`.
+fn kernel_has_told(node: &mut Node, now: f64, seconds: f64) {
+    let span = Span { not_before: at(seconds), not_after: at(now) };
+    let report = SourceReport {
+        source: "kernel".into(),
+        span,
+        health: SourceHealth::Ok,
+        detail: "works".into(),
+        busy: None,
+    };
+    node.observe(at(now), Observation::Source(report));
+}
+
+#[test]
+fn a_kernel_source_that_lags_is_waited_for_until_it_has_told_what_came_before() {
+    for (end, cause) in ends() {
+        let mut node = node_with_gpu();
+        kernel_has_told(&mut node, 0.95, 0.9);
+        node.observe(at(1.1), refused(1.1));
+        closed(&mut node, at(1.1));
+        assert_eq!(losses(&mut node, at(8.0)), [], "it has not told what happened at 1.0");
+        for fact in end {
+            node.observe(at(8.1), fact);
+        }
+        assert_eq!(losses(&mut node, at(9.0)), [Some(cause)]);
+    }
+    let mut node = node_with_gpu();
+    kernel_has_told(&mut node, 0.95, 0.9);
+    node.observe(at(1.1), refused(1.1));
+    assert_eq!(losses(&mut node, at(4.0)), []);
+    kernel_has_told(&mut node, 4.1, 4.0);
+    assert_eq!(losses(&mut node, at(4.5)), [Some(Cause::Unseen)], "it has nothing to tell of it");
+}
+
+#[test]
+fn a_reading_that_was_asked_for_before_an_end_does_not_open_the_engine_again() {
+    let mut node = node();
+    let gone = Observation::EngineGone { engine: e(), span: Span::at(at(1.1)), evidence: "gone".into() };
+    node.observe(at(1.1), gone);
+    node.observe(at(1.2), reading("e", at(1.0), vec![rank(0, 100, 0, 0, 0, 0)]));
+    closed(&mut node, at(1.2));
+    node.observe(at(1.4), reading("e", at(1.3), vec![rank(0, 100, 0, 0, 0, 0)]));
+    let _ = admitted(&node.admit(at(1.5), &request(10, Some(10))).unwrap());
 }

@@ -5,11 +5,14 @@ use std::sync::Arc;
 use crate::{
     event::EventKind,
     host::{HostFact, ProcessState, Scheduled},
+    inquest::{Effect, Inquest, When, Who},
     node::Node,
-    observation::{EngineProcess, OomScope, ProcessChange, ProcessEvent, ProcessRole, Resident},
+    observation::{
+        EngineProcess, OomScope, ProcessChange, ProcessEvent, ProcessRole, Resident, SourceHealth,
+    },
     snapshot::{About, EngineState},
     units::{Bytes, Mono},
-    verdict::{Cause, Effect, Who},
+    verdict::Cause,
 };
 
 impl Node {
@@ -29,27 +32,28 @@ impl Node {
             }
             return;
         };
-        let (first, last) = (event.span.not_before, event.span.not_after);
+        let begun = When { at: event.span.not_before, arrived: now };
+        let ended = When { at: event.span.not_after, arrived: now };
         let Some(engine) = self.engines.get_mut(index) else { return };
         let own: Vec<u32> = engine.facts.processes.iter().map(|process| process.pid).collect();
         let inquest = &mut engine.inquest;
         let effect = match &event.what {
             ProcessChange::Signal { number, code, sender } => {
                 let own = own.contains(&sender.pid);
-                inquest.signal(first, who, (*number, *code), sender.clone(), own)
+                inquest.signal(begun, who, (*number, *code), sender.clone(), own)
             }
-            ProcessChange::OomVictim { rss, scope } => inquest.marked(first, who, scope.clone(), *rss),
-            ProcessChange::Exit { code, signal } => inquest.exited(last, who, *code, *signal),
+            ProcessChange::OomVictim { rss, scope } => inquest.marked(begun, who, scope.clone(), *rss),
+            ProcessChange::Exit { code, signal } => inquest.exited(ended, who, *code, *signal),
             ProcessChange::OomScoreAdjusted { from, to } => {
                 self.oom_score(now, index, who, *from, *to);
                 Effect::Nothing
             }
             ProcessChange::AllocationFailed { requested, call } => {
-                self.allocation_failed((now, first), index, who, *requested, call);
+                self.allocation_failed(begun, index, who, *requested, call);
                 Effect::Nothing
             }
             ProcessChange::AllocationRetried { requested, call } => {
-                self.allocation_retried(now, index, who, *requested, call);
+                self.allocation_retried(begun, index, who, *requested, call);
                 Effect::Nothing
             }
             ProcessChange::Allocated { allocated, freed, .. } => {
@@ -71,7 +75,7 @@ impl Node {
                 && event.start_ticks.is_none_or(|ticks| ticks == process.start_ticks)
         };
         self.engines.iter().enumerate().find_map(|(index, engine)| {
-            let known = engine.facts.processes.iter().chain(&engine.inquest.former);
+            let known = engine.facts.processes.iter().chain(engine.inquest.former());
             Some((index, Who::of(known.into_iter().find(same)?)))
         })
     }
@@ -120,7 +124,7 @@ impl Node {
             let Some(engine) = self.engines.get_mut(index) else { return };
             if engine.inquest.undecided(now) {
                 let why = "a fatal signal was sent to it, but neither its end nor a sign of life was seen";
-                engine.inquest = crate::verdict::Inquest::default();
+                engine.inquest = Inquest::default();
                 if engine.live.enter(now, EngineState::Suspect, why) {
                     self.tell_state(now, index);
                 }
@@ -144,7 +148,7 @@ impl Node {
     /// A fatal signal closed it, and it lives on.
     fn survived(&mut self, now: Mono, index: usize) {
         let Some(engine) = self.engines.get_mut(index) else { return };
-        engine.inquest = crate::verdict::Inquest::default();
+        engine.inquest = Inquest::default();
         let why = format!("lives on: {}, and it did not end", engine.live.why);
         if engine.live.enter(now, EngineState::Ready, why) {
             self.tell_state(now, index);
@@ -155,14 +159,15 @@ impl Node {
     pub(crate) fn close_case(&mut self, now: Mono, index: usize) {
         self.tell_verdict(now, index, true);
         if let Some(engine) = self.engines.get_mut(index) {
-            engine.inquest = crate::verdict::Inquest::default();
+            engine.inquest = Inquest::default();
         }
     }
 
     /// Tells the verdict when it is due, or `at_once`. Returns the event's cursor.
     pub(crate) fn tell_verdict(&mut self, now: Mono, index: usize, at_once: bool) -> Option<u64> {
+        let heard = self.kernel_heard();
         let engine = self.engines.get_mut(index)?;
-        let verdict = engine.inquest.verdict(now, at_once)?;
+        let verdict = engine.inquest.verdict(now, heard, at_once)?;
         engine.live.why.clone_from(&verdict.sentence);
         let name = Arc::clone(&engine.facts.engine);
         let kind = match verdict.cause {
@@ -177,6 +182,12 @@ impl Node {
         }
         self.blame(now, index, &verdict);
         Some(cursor)
+    }
+
+    /// The kernel source has told all that happened before this time; `None`: it tells nothing.
+    fn kernel_heard(&self) -> Option<Mono> {
+        let report = self.sources.get(KERNEL)?;
+        matches!(report.health, SourceHealth::Ok | SourceHealth::Degraded).then_some(report.span.not_before)
     }
 
     /// The OOM killer took a process that is no engine's.
@@ -211,11 +222,11 @@ impl Node {
         self.history.push(now, EventKind::OomScoreRaised, Some(&name), None, message);
     }
 
-    /// Code 2 is no proof that memory ran out: the address space may be fragmented, and PyTorch frees its cache and tries
-    /// again. What NVML says is told beside it. It failed at `at`, and is told `now`.
+    /// Code 2 does not prove that memory ran out: the address space may be fragmented, and PyTorch frees its cache and
+    /// tries again. The event says what NVML shows as free.
     fn allocation_failed(
         &mut self,
-        (now, at): (Mono, Mono),
+        When { at, arrived: now }: When,
         index: usize,
         who: Who,
         requested: Option<Bytes>,
@@ -247,9 +258,16 @@ impl Node {
     }
 
     /// It got after all what was refused: that ends nothing.
-    fn allocation_retried(&mut self, now: Mono, index: usize, who: Who, requested: Bytes, call: &str) {
+    fn allocation_retried(
+        &mut self,
+        When { at, arrived: now }: When,
+        index: usize,
+        who: Who,
+        requested: Bytes,
+        call: &str,
+    ) {
         let Some(engine) = self.engines.get_mut(index) else { return };
-        let Some(event) = engine.inquest.allocation_succeeded(who) else { return };
+        let Some(event) = engine.inquest.allocation_succeeded(at, who) else { return };
         if engine.allocation_over == Some(event) {
             return;
         }
@@ -261,6 +279,8 @@ impl Node {
     }
 }
 
+/// Name of the source of what the kernel tells.
+const KERNEL: &str = "kernel";
 /// Failed allocations of one engine within this time are told once.
 const ALLOCATION_PAUSE: std::time::Duration = std::time::Duration::from_mins(1);
 /// With less than this free, a failed allocation is believed to be one for want of memory.

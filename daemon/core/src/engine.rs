@@ -8,6 +8,7 @@ use crate::{
     figures::{Change, Figures},
     guard::SizeClass,
     host::{ProcessState, Scheduled},
+    inquest::Inquest,
     ledger::{Ledger, Reservation},
     liveness::{Liveness, Pulse},
     observation::{EngineFacts, EngineReading, ProcessRole, RankReading, SumCount},
@@ -19,7 +20,6 @@ use crate::{
     settings::{Mode, Settings},
     snapshot::PoolSnapshot,
     units::{Bytes, Mono, Tokens, real},
-    verdict::Inquest,
 };
 
 /// One engine.

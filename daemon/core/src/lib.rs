@@ -11,7 +11,8 @@
 //!   future of all requests together), which rests on `lengths` and `book` (how long outputs get).
 //! - `engine`: all of these for one engine. `matching`: which of our requests a reading shows. `showing`: what they hold.
 //!   `liveness`: is the engine alive. `device`: device memory and who has it.
-//! - `deaths` (whose process ended) and [`verdict`] (by whom), [`guard`] (what kept killing an engine), `xid`.
+//! - `deaths` (whose process ended), `inquest` and `omen` (what is known of it) and [`verdict`] (who did it), [`guard`] (what kept
+//!   killing an engine), `xid`.
 //! - `precursor` and `squeeze` (`leak`): what comes before trouble, told by `alarm`, with hysteresis.
 //! - `tenants`: who pays. [`queue`]: who waits, and in which order.
 //! - `demand`: what is asked of an engine against what it can do. `decision`: the order of the checks. `admit`, `wait`,
@@ -43,6 +44,7 @@ mod forecast;
 pub mod guard;
 pub mod host;
 mod idempotency;
+mod inquest;
 mod leak;
 mod ledger;
 pub mod lengths;
@@ -53,6 +55,7 @@ mod need;
 pub mod node;
 pub mod observation;
 mod observe;
+mod omen;
 mod pool;
 mod precursor;
 mod prefill;

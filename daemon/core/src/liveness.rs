@@ -246,6 +246,11 @@ impl Liveness {
         self.dead = if others_answer { self.dead.or(Some(now)) } else { None };
     }
 
+    /// Whether it was found dead after `asked`: a reading that was asked for then says nothing of what lives now.
+    pub(crate) fn ended_after(&self, asked: Mono) -> bool {
+        self.state == EngineState::Down && asked < self.since
+    }
+
     /// Its device has failed: nothing is let through for `hold`, then one request at a time until a step is seen. Returns
     /// whether the state changed.
     pub(crate) fn device_failed(&mut self, now: Mono, hold: Duration, why: String) -> bool {

@@ -503,7 +503,7 @@ pub enum OomScope {
 pub struct SourceReport {
     /// `nvml`, `discovery`, `kernel`, `metrics/ENGINE`.
     pub source: Arc<str>,
-    /// When.
+    /// When. `kernel` has told all that happened before `not_before`.
     pub span: Span,
     /// Health.
     pub health: SourceHealth,

@@ -70,9 +70,7 @@ impl Node {
             Some(index) => {
                 let Some(engine) = self.engines.get_mut(index) else { return };
                 let fate = fate(&engine.facts, &facts);
-                if !matches!(fate, Fate::Lives) {
-                    engine.inquest.former.clone_from(&engine.facts.processes);
-                }
+                engine.inquest.follow_processes(&engine.facts.processes, &facts.processes);
                 engine.facts = facts;
                 match fate {
                     Fate::Lives => {}
@@ -124,14 +122,15 @@ impl Node {
 
     fn engine_gone(&mut self, now: Mono, engine: &str, evidence: String) {
         let Some(index) = self.index_of(engine) else { return };
-        if let Some(engine) = self.engines.get_mut(index) {
-            engine.inquest.former.clone_from(&engine.facts.processes);
-        }
         self.found_gone(now, index, evidence);
     }
 
     fn reading(&mut self, now: Mono, engine: &str, reading: EngineReading) {
         let Some(index) = self.index_of(engine) else { return };
+        let live = self.engines.get(index).map(|engine| &engine.live);
+        if live.is_some_and(|live| live.ended_after(reading.span.not_before)) {
+            return;
+        }
         self.resume(now, index, &reading.ranks);
         let Some(engine) = self.engines.get_mut(index) else { return };
         let held = engine.ledger.live.len();
@@ -199,9 +198,10 @@ impl Node {
         Some(self.devices.entry(Arc::clone(uuid)).or_default())
     }
 
-    /// Joins engines and devices by the processes on each, and notes the level beside which an engine started.
+    /// Joins engines and devices by the processes on each, and notes the level beside which an engine started. One that
+    /// has just ended keeps those it held until its verdict: an error of them may still arrive.
     fn join_devices(&mut self) {
-        for engine in &mut self.engines {
+        for engine in self.engines.iter_mut().filter(|engine| !engine.inquest.is_open()) {
             let pids: Vec<u32> = engine.facts.processes.iter().map(|process| process.pid).collect();
             engine.devices.clear();
             for (uuid, device) in &mut self.devices {

@@ -2,6 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use tokio::time::Instant;
+
 use crate::{
     number::{count, float},
     scenario::Gpu,
@@ -49,6 +51,8 @@ pub struct DeviceProcess {
 /// The driver reported an Xid error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XidEvent {
+    /// When.
+    pub at: Instant,
     /// UUID of the GPU.
     pub uuid: Arc<str>,
     /// PCI address of the GPU.

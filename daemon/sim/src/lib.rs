@@ -26,6 +26,6 @@ mod sse;
 pub mod stats;
 pub mod traffic;
 
-pub use live::{Progress, SubmitError};
+pub use live::{Progress, SimEnd, SubmitError};
 pub use node::{Error, SimEngine, SimNode, SimProcess, SimRole};
 pub use scenario::{End, Scenario, ScenarioError};

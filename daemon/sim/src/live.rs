@@ -57,6 +57,15 @@ pub enum SubmitError {
     NotRunning,
 }
 
+/// The end of an engine's processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SimEnd {
+    /// How.
+    pub by: End,
+    /// When.
+    pub at: Instant,
+}
+
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ask {
@@ -87,7 +96,9 @@ struct State {
     phase: Phase,
     lives: u32,
     engine: Engine,
-    ended_by: Option<End>,
+    /// How it is to end next.
+    will_end_by: Option<End>,
+    ended: Option<SimEnd>,
     streams: BTreeMap<u64, watch::Sender<Progress>>,
     last_id: u64,
     random: Random,
@@ -119,7 +130,8 @@ impl Live {
             phase: Phase::Down,
             lives: 0,
             engine: Engine::new(spec.limits(), seed),
-            ended_by: None,
+            will_end_by: None,
+            ended: None,
             streams: BTreeMap::new(),
             last_id: 0,
             random: Random::new(seed ^ u64::from(index)),
@@ -263,12 +275,12 @@ impl Live {
 
     /// Says how its next end is to look.
     pub(crate) fn will_end_by(&self, end: End) {
-        self.lock().ended_by = Some(end);
+        self.lock().will_end_by = Some(end);
     }
 
-    /// How its last life ended.
-    pub(crate) fn ended_by(&self) -> Option<End> {
-        self.lock().ended_by
+    /// How and when its last life ended.
+    pub(crate) fn ended(&self) -> Option<SimEnd> {
+        self.lock().ended
     }
 
     /// Puts the engine to sleep: its requests are aborted. Or wakes it.
@@ -346,7 +358,6 @@ struct Life<'a>(&'a Live);
 
 impl<'a> Life<'a> {
     fn start(live: &'a Live) -> Self {
-        live.hold.send_replace(Hold::default());
         let mut state = live.lock();
         state.lives = state.lives.wrapping_add(1);
         let seed = state.random.bits();
@@ -359,8 +370,11 @@ impl<'a> Life<'a> {
 
 impl Drop for Life<'_> {
     fn drop(&mut self) {
+        // Not at the start of a life: an incident that begins with the node may come before the first.
+        self.0.hold.send_replace(Hold::default());
         let mut state = self.0.lock();
         state.phase = Phase::Down;
+        state.ended = state.will_end_by.map(|by| SimEnd { by, at: Instant::now() });
         state.streams.clear();
     }
 }
@@ -407,4 +421,23 @@ fn reserve(address: SocketAddr) -> std::io::Result<TcpSocket> {
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::Scenario;
+
+    #[tokio::test]
+    async fn what_begins_before_the_first_life_lasts_until_its_end() {
+        let Scenario { engines, traffic, .. } = Scenario::parse("").unwrap();
+        let spec = engines.into_iter().next().unwrap();
+        let (live, _socket) = Live::bind(spec, 0, traffic.output_tokens, 1).unwrap();
+        live.stick_gauge(Some(0.5));
+        let stuck = || live.hold.borrow().stuck_at;
+        let life = Life::start(&live);
+        assert_eq!(stuck(), Some(0.5));
+        drop(life);
+        assert_eq!(stuck(), None);
+    }
 }

@@ -10,9 +10,9 @@ use tokio::{
 
 use crate::{
     device::{Board, CoTenant, Device, DeviceProcess, XidEvent, mib},
-    live::{FIRST_PID, Live, MAX_KILLS},
+    live::{FIRST_PID, Live, MAX_KILLS, SimEnd},
     mishap::{self, Mishap, SimHost},
-    scenario::{End, Incident, Scenario},
+    scenario::{Incident, Scenario},
     traffic::{self, Bursts, Counters, Gate, TrafficCounts},
 };
 
@@ -45,8 +45,8 @@ pub struct SimEngine {
     pub max_model_len: u64,
     /// Its processes; empty while it is down.
     pub processes: Vec<SimProcess>,
-    /// How its last ones ended; `None`: none has.
-    pub ended_by: Option<End>,
+    /// How and when its last ones ended; `None`: none has.
+    pub ended: Option<SimEnd>,
     /// Its EngineCore is stopped.
     pub frozen: bool,
 }
@@ -175,20 +175,21 @@ impl SimNode {
         mishap::host(&self.scenario.incidents, self.start.elapsed())
     }
 
-    /// What happened to engines' processes since the last call.
-    pub fn take_mishaps(&mut self) -> Vec<Mishap> {
+    /// What happened to engines' processes since the last call, and when.
+    pub fn take_mishaps(&mut self) -> Vec<(Instant, Mishap)> {
         let now = self.start.elapsed();
         let due = || self.mishaps.pop_if(|(at, _)| *at <= now);
-        std::iter::from_fn(due).map(|(_, mishap)| mishap).collect()
+        std::iter::from_fn(due).map(|(at, mishap)| (self.start + at, mishap)).collect()
     }
 
     /// Xid errors since the last call.
     pub fn take_device_events(&mut self) -> Vec<XidEvent> {
         let now = self.start.elapsed();
         let mut due = Vec::new();
-        while let Some((_, gpu, code)) = self.xids.pop_if(|(at, ..)| *at <= now) {
+        while let Some((at, gpu, code)) = self.xids.pop_if(|(at, ..)| *at <= now) {
             if let Some(board) = self.boards.get(gpu) {
-                due.push(XidEvent { uuid: Arc::clone(&board.uuid), pci: Arc::clone(&board.pci), code });
+                let (uuid, pci) = (Arc::clone(&board.uuid), Arc::clone(&board.pci));
+                due.push(XidEvent { at: self.start + at, uuid, pci, code });
             }
         }
         due
@@ -219,7 +220,7 @@ fn describe(live: &Live) -> SimEngine {
         address: live.address,
         max_model_len: live.spec.max_model_len,
         processes,
-        ended_by: live.ended_by(),
+        ended: live.ended(),
         frozen: live.frozen(),
     }
 }

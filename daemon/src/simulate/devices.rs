@@ -6,6 +6,7 @@ use gpuadmit_core::units::Mono;
 use gpuadmit_sim::device::{Device, XidEvent};
 use tokio::sync::mpsc::{Sender, error::SendError};
 
+use super::mono;
 use crate::{
     clock,
     source::nvml::wire::{
@@ -49,7 +50,7 @@ impl Devices {
         let slow = self.slow_told.is_none_or(|told| now.since(told) >= SLOW_EVERY);
         for xid in xids {
             let device = Identity { pci: xid.pci.to_string(), uuid: Some(xid.uuid.to_string()) };
-            self.messages.send(event(device, now, What::Xid(xid.code))).await?;
+            self.messages.send(event(device, mono(xid.at), What::Xid(xid.code))).await?;
         }
         for device in devices {
             if let Some(what) = self.hang(device, now) {

@@ -5,16 +5,23 @@ use std::sync::Arc;
 
 use gpuadmit_core::{
     host::{CgroupMemory, HostFact, Pressure, ProcessState, Scheduled},
-    observation::{EngineProcess, Observation, OomScope, ProcessChange, ProcessEvent, ProcessRole, Sender},
+    observation::{
+        EngineProcess, Observation, OomScope, ProcessChange, ProcessEvent, ProcessRole, Sender, SourceHealth,
+        SourceReport,
+    },
     units::{Bytes, Mono, Span},
     verdict::{SIGKILL, SIGSEGV, SIGTERM},
 };
 use gpuadmit_sim::{
-    End, SimEngine,
+    End, SimEnd, SimEngine,
     mishap::{Mishap, SimHost},
 };
+use tokio::time::Instant;
 
-use super::engines;
+use super::{
+    engines::{self, Engines},
+    mono,
+};
 use crate::{clock, source::Observe};
 
 /// Time between two looks, in looks of the node: one second.
@@ -37,18 +44,30 @@ impl Host {
         Self { observe, looks: 0 }
     }
 
-    /// Tells what happened since the last time, and once a second how things stand.
-    pub(super) fn look(&mut self, nodes: &[SimEngine], host: &SimHost, mishaps: Vec<Mishap>) {
-        for mishap in mishaps {
-            if let Some(event) = happened(nodes, &mishap) {
-                (self.observe)(event);
+    /// Tells what happened to processes that `engines` had at the last look.
+    pub(super) fn befall(&self, engines: &Engines, mishaps: Vec<(Instant, Mishap)>) {
+        for (at, mishap) in mishaps {
+            let (engine, what) = change(&mishap);
+            if let Some(core) = with(&engines.processes(engine), ProcessRole::EngineCore) {
+                (self.observe)(event(mono(at), &core, what));
             }
         }
+    }
+
+    /// Tells once a second how things stand, and that all that happened before `since` has been told.
+    pub(super) fn look(&mut self, since: Mono, nodes: &[SimEngine], host: &SimHost) {
         self.looks = self.looks.wrapping_add(1);
         if self.looks.is_multiple_of(LOOKS) {
             for fact in facts(nodes, host) {
                 (self.observe)(Observation::Host(fact));
             }
+            (self.observe)(Observation::Source(SourceReport {
+                source: "kernel".into(),
+                span: Span { not_before: since, not_after: clock::now() },
+                health: SourceHealth::Ok,
+                detail: "exits, signals, OOM kills (simulated)".into(),
+                busy: None,
+            }));
         }
     }
 }
@@ -104,8 +123,9 @@ fn cgroup(engine: &str) -> String {
     format!("/simulated.slice/{engine}.service")
 }
 
-fn happened(nodes: &[SimEngine], mishap: &Mishap) -> Option<Observation> {
-    let (name, what) = match mishap {
+/// Whose process it happens to, and what.
+fn change(mishap: &Mishap) -> (&str, ProcessChange) {
+    match mishap {
         Mishap::OomScore { engine, to } => {
             (engine, ProcessChange::OomScoreAdjusted { from: Some(0), to: *to })
         }
@@ -113,10 +133,7 @@ fn happened(nodes: &[SimEngine], mishap: &Mishap) -> Option<Observation> {
             let requested = Some(Bytes(mib.saturating_mul(1 << 20)));
             (engine, ProcessChange::AllocationFailed { requested, call: "cuMemCreate" })
         }
-    };
-    let engine = nodes.iter().find(|engine| engine.name == *name)?;
-    let processes: Vec<_> = engine.processes.iter().map(engines::process).collect();
-    Some(event(clock::now(), &with(&processes, ProcessRole::EngineCore)?, what))
+    }
 }
 
 fn with(processes: &[EngineProcess], role: ProcessRole) -> Option<EngineProcess> {
@@ -137,11 +154,11 @@ fn event(at: Mono, process: &EngineProcess, what: ProcessChange) -> Observation 
 }
 
 /// What the kernel says when `processes` of an engine end that way.
-pub(super) fn end(engine: &str, processes: &[EngineProcess], by: End) -> Vec<Observation> {
+pub(super) fn end(engine: &str, processes: &[EngineProcess], end: SimEnd) -> Vec<Observation> {
     let by_program = |comm: &str| Sender { pid: 1, comm: comm.into(), kernel: false };
     let exit = |code, signal| ProcessChange::Exit { code, signal };
     let signal = |number, code, sender| ProcessChange::Signal { number, code, sender };
-    let (role, changes) = match by {
+    let (role, changes) = match end.by {
         End::Sigkill => {
             (ProcessRole::EngineCore, vec![signal(SIGKILL, 0, by_program("bash")), exit(None, Some(SIGKILL))])
         }
@@ -170,12 +187,14 @@ pub(super) fn end(engine: &str, processes: &[EngineProcess], by: End) -> Vec<Obs
         }
     };
     let Some(process) = with(processes, role) else { return Vec::new() };
-    let now = clock::now();
-    changes.into_iter().map(|what| event(now, &process, what)).collect()
+    let at = mono(end.at);
+    changes.into_iter().map(|what| event(at, &process, what)).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::{sync::Mutex, time::Duration};
+
     use gpuadmit_sim::{SimProcess, SimRole};
 
     use super::*;
@@ -189,7 +208,7 @@ mod tests {
             address: ([127, 0, 0, 1], 1).into(),
             max_model_len: 1,
             processes: (7..).zip(roles).map(process).collect(),
-            ended_by: None,
+            ended: None,
             frozen,
         }
     }
@@ -200,13 +219,14 @@ mod tests {
         for by in
             [End::Sigkill, End::OomKiller, End::OomDaemon, End::Segfault, End::Exit, End::CudaOom, End::Stop]
         {
-            let told = end("a", &processes, by);
+            let ended = SimEnd { by, at: Instant::now() };
+            let told = end("a", &processes, ended);
             let exit = matches!(
                 told.last(),
                 Some(Observation::Process(event)) if matches!(event.what, ProcessChange::Exit { .. })
             );
             assert!(exit, "{by:?}: {told:?}");
-            assert!(end("a", &[], by).is_empty());
+            assert!(end("a", &[], ended).is_empty());
         }
     }
 
@@ -219,13 +239,21 @@ mod tests {
     }
 
     #[test]
-    fn a_mishap_happens_to_the_engine_core_and_to_nobody_while_it_is_down() {
-        let mishap = Mishap::OomScore { engine: "a".into(), to: 300 };
-        let Some(Observation::Process(event)) = happened(&[engine(false)], &mishap) else {
-            panic!("an event")
-        };
+    fn a_mishap_happens_to_the_engine_core_when_it_did_and_to_nobody_while_it_is_down() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&told);
+        let host = Host::new(Arc::new(move |observation| sink.lock().unwrap().push(observation)));
+        let engines = Engines::new(Arc::new(|_| {}));
+        let at = Instant::now();
+        let mishap = || vec![(at, Mishap::OomScore { engine: "a".into(), to: 300 })];
+        host.befall(&engines, mishap());
+        assert!(told.lock().unwrap().is_empty());
+        engines.look(&[engine(false)]);
+        std::thread::sleep(Duration::from_millis(20));
+        host.befall(&engines, mishap());
+        let told = told.lock().unwrap();
+        let [Observation::Process(event)] = &told[..] else { panic!("one event, not {told:?}") };
         assert_eq!(event.pid, 8);
-        let down = SimEngine { processes: Vec::new(), ..engine(false) };
-        assert_eq!(happened(&[down], &mishap), None);
+        assert!(event.span.not_after <= clock::now().before(Duration::from_millis(20)));
     }
 }

@@ -11,8 +11,8 @@ mod rig;
 mod rights;
 mod victim;
 
-use gpuadmit_core::observation::{OomScope, ProcessChange};
-use gpuadmitd::source::kernel::Options;
+use gpuadmit_core::observation::{Observation, OomScope, ProcessChange};
+use gpuadmitd::{clock, source::kernel::Options};
 use rig::{Ears, Heard};
 use victim::{Fate, Victim};
 
@@ -175,6 +175,26 @@ fn a_process_that_is_gone_before_it_is_watched_is_told_as_ended() {
             ears.until_exit(process.pid).last().map(|event| event.what.clone()),
             Some(exit(None, None))
         );
+    }
+}
+
+#[test]
+fn a_report_comes_after_all_that_happened_before_its_time() {
+    for ears in [Ears::with_programs(), Some(Ears::without_programs())].into_iter().flatten() {
+        let mut victim = Victim::start(Fate::Exit(3));
+        ears.kernel.watch(&[victim.process()]);
+        victim.end();
+        victim.reap();
+        let ended = clock::now();
+        let mut exits = vec![];
+        loop {
+            match ears.next().1 {
+                Observation::Process(event) => exits.push((event.pid, event.what)),
+                Observation::Source(report) if report.span.not_before >= ended => break,
+                _ => {}
+            }
+        }
+        assert!(exits.contains(&(victim.pid(), exit(Some(3), None))), "{exits:?}");
     }
 }
 

@@ -11,6 +11,7 @@ use gpuadmit_core::{
     observation::{Observation, OomScope, ProcessChange, ProcessEvent, SourceReport},
     units::Mono,
 };
+use gpuadmit_tests::skip::skip;
 use gpuadmitd::{
     clock,
     source::kernel::{self, Kernel, Options},
@@ -21,9 +22,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) type Heard = ProcessEvent;
 
-/// Says loudly that a test cannot run here.
+/// This test cannot run here.
 pub(crate) fn skipped<T>(why: &str) -> Option<T> {
-    eprintln!("SKIPPED: {why}");
+    skip(why);
     None
 }
 

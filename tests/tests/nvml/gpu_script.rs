@@ -3,6 +3,7 @@
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Output};
 
+use gpuadmit_tests::skip::skip;
 use serde_json::{Value, json};
 
 const MIB: u64 = 1 << 20;
@@ -79,7 +80,7 @@ fn run(added_mib: u64) -> Option<Output> {
 
 #[test]
 fn the_script_for_a_real_gpu_agrees_with_an_honest_nvidia_smi() {
-    let Some(output) = run(0) else { return eprintln!("SKIPPED: no python3") };
+    let Some(output) = run(0) else { return skip("no python3") };
     let (told, complaints) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{told}{complaints}");
@@ -90,7 +91,7 @@ fn the_script_for_a_real_gpu_agrees_with_an_honest_nvidia_smi() {
 
 #[test]
 fn the_script_for_a_real_gpu_complains_of_figures_that_differ() {
-    let Some(output) = run(64) else { return eprintln!("SKIPPED: no python3") };
+    let Some(output) = run(64) else { return skip("no python3") };
     assert_eq!(output.status.code(), Some(1));
     let complaints = String::from_utf8_lossy(&output.stderr);
     assert!(complaints.contains("WRONG: GPU-41: used is "), "{complaints}");

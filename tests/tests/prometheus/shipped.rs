@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, env, ffi::OsString, fs, process::Command};
 
-use gpuadmit_tests::served::Served;
+use gpuadmit_tests::{served::Served, skip::skip};
 use serde_json::{Value, json};
 
 use super::{address, exported, page::Page, scrape};
@@ -87,8 +87,7 @@ fn panels_lie_side_by_side_and_have_ids_of_their_own() {
 fn the_expressions_of_the_dashboard_are_promql() {
     let promtool = env::var_os("PROMTOOL").unwrap_or_else(|| OsString::from("promtool"));
     if Command::new(&promtool).arg("--version").output().is_err() {
-        eprintln!("SKIPPED: no promtool: `make check-prometheus` fetches one and runs this");
-        return;
+        return skip("no promtool: `make check-prometheus` fetches one and runs this");
     }
     let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
     let rules: Vec<Value> = all(&dashboard, "expr")

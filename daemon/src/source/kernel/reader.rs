@@ -65,6 +65,8 @@ pub(super) struct Reader {
     lost: Lost,
     /// When all was last looked at.
     looked: Mono,
+    /// All that happened before this has been read.
+    heard: Mono,
 }
 
 impl Reader {
@@ -116,6 +118,7 @@ impl Reader {
             reporter: Reporter::new(observe, coverage),
             lost: Lost::default(),
             looked: clock::now(),
+            heard: clock::now(),
         };
         Ok((shared, reader))
     }
@@ -125,6 +128,7 @@ impl Reader {
         self.report();
         let mut events = [EpollEvent::empty(); MAX_EVENTS];
         loop {
+            let asked = clock::now();
             let count = self.shared.epoll.wait(&mut events, EpollTimeout::from(INTERVAL_MS)).unwrap_or(0);
             for event in events.iter().take(count) {
                 match event.data() {
@@ -133,6 +137,9 @@ impl Reader {
                     LOG => self.take_lines(),
                     token => self.process_ended(u32::try_from(token ^ PROCESS).unwrap_or(0)),
                 }
+            }
+            if count < MAX_EVENTS {
+                self.heard = asked;
             }
             if clock::now().since(self.looked) >= INTERVAL {
                 self.look();
@@ -159,7 +166,7 @@ impl Reader {
     fn take_lines(&mut self) {
         let Some(log) = &mut self.log else { return };
         for line in log.read() {
-            let span = Span::at(clock::now());
+            let span = between(self.heard, clock::now());
             match line {
                 Line::Xid { device, part, code } => self.shared.xid(span, Way::Log, (device, part), code),
                 Line::OomKill { pid, comm, scope } => {
@@ -214,7 +221,7 @@ impl Reader {
                 sentence.push_str(&format!(", {unknown} frees of unknown size"));
             }
         }
-        self.reporter.report(self.lost, watched, cuda);
+        self.reporter.report(self.heard, self.lost, watched, cuda);
     }
 }
 

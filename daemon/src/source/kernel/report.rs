@@ -110,8 +110,9 @@ impl Reporter {
         Self { observe, coverage, sentence, lost: Lost::default(), lost_at: None }
     }
 
-    /// `lost`: what found no room since the start; `cuda`: whether libcuda is probed wherever it is mapped, and a sentence.
-    pub(super) fn report(&mut self, lost: Lost, watched: usize, cuda: Option<(bool, String)>) {
+    /// `heard`: all that happened before has been told; `lost`: what found no room since the start; `cuda`: whether
+    /// libcuda is probed wherever it is mapped, and a sentence.
+    pub(super) fn report(&mut self, heard: Mono, lost: Lost, watched: usize, cuda: Option<(bool, String)>) {
         let now = clock::now();
         if lost != self.lost {
             tracing::warn!(?lost, "records of the kernel were lost; all watched processes were looked at");
@@ -131,7 +132,7 @@ impl Reporter {
         if lost.calls > 0 {
             detail.push_str(&format!("; {} CUDA calls lost", lost.calls));
         }
-        let (source, span) = (SOURCE.into(), Span::at(now));
+        let (source, span) = (SOURCE.into(), Span { not_before: heard, not_after: now });
         (self.observe)(Observation::Source(SourceReport { source, span, health, detail, busy: None }));
     }
 }
