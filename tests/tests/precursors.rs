@@ -169,6 +169,27 @@ fn run(seconds: u32, world: impl Fn(f64) -> World, trouble: impl Fn(&World) -> b
     Outcome { alerts: alerts(&node), trouble: came }
 }
 
+/// The driver lists an engine's process before discovery says whose it is: its memory was never a co-tenant's.
+#[test]
+fn a_co_tenant_that_grows_is_told_though_the_engine_was_found_after_it_was_listed() {
+    let grows =
+        |second: u32| World { engine: 70_000.0, other: 200.0 * f64::from(second), ..World::default() };
+    for listed_first in [false, true] {
+        let mut node = Node::new(Settings::default(), 7);
+        if listed_first {
+            step(&mut node, 0, grows(0));
+        }
+        let mut known = facts("e", 16_000, at(0.0));
+        known.processes[0] = EngineProcess { pid: ENGINE_PID, start_ticks: 1, role: ProcessRole::EngineCore };
+        node.observe(at(0.5), Observation::Engine(Box::new(known)));
+        for second in 1..60 {
+            step(&mut node, second, grows(second.saturating_sub(10).min(45)));
+        }
+        let kinds: Vec<_> = alerts(&node).iter().map(|event| event.kind).collect();
+        assert!(kinds.contains(&EventKind::CoTenantGrowth), "listed first: {listed_first}: {kinds:?}");
+    }
+}
+
 fn alerts(node: &Node) -> Vec<Event> {
     let events = node.history().after(0, usize::MAX).0;
     let alert = |event: &Event| event.kind.severity() >= Severity::Warning && event.caused_by.is_none();

@@ -83,6 +83,7 @@ async fn every_end_is_told_once_with_its_author() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_precursor_can_be_provoked() {
+    // What an engine needs when it wakes is known from what it held before: lists of processes come once a second.
     let incidents = "
         [[incident]]\nkind='stuck_gauge'\nat_s=0\nfor_s=90\nengine='e0'\nusage=0.99
         [[incident]]\nkind='oom_score'\nat_s=3\nengine='e0'\nto=300
@@ -91,8 +92,8 @@ async fn every_precursor_can_be_provoked() {
         [[incident]]\nkind='co_tenant'\nat_s=3\ngpu=2\nmib_per_s=500\nmax_mib=9000\nhold_s=90
         [[incident]]\nkind='xid'\nat_s=4\ngpu=3\ncode=63
         [[incident]]\nkind='nvml_hang'\nat_s=5\ngpu=3\nfor_s=5
-        [[incident]]\nkind='sleep'\nat_s=2\nengine='e4'\nfor_s=90
-        [[incident]]\nkind='co_tenant'\nat_s=4\ngpu=4\nmib_per_s=20000\nmax_mib=40000\nhold_s=90
+        [[incident]]\nkind='sleep'\nat_s=8\nengine='e4'\nfor_s=90
+        [[incident]]\nkind='co_tenant'\nat_s=10\ngpu=4\nmib_per_s=20000\nmax_mib=40000\nhold_s=90
         [[incident]]\nkind='host_memory'\nat_s=2\nfor_s=12\nengine='e0'\nwhat='cgroup'\nshare=0.97
         [[incident]]\nkind='host_memory'\nat_s=2\nfor_s=60\nengine='e0'\nwhat='pressure'\nshare=0.5
         [[incident]]\nkind='host_memory'\nat_s=2\nfor_s=60\nengine='e0'\nwhat='shared_memory'\nshare=0.97

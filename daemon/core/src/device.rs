@@ -117,6 +117,14 @@ impl Device {
         self.fresh(now, settings.device_stale).then_some((grown, free))
     }
 
+    /// These processes are an engine's: memory of theirs that was counted as co-tenants' makes that history worthless.
+    pub(crate) fn engine_found(&mut self, pids: &[u32]) {
+        let mut listed = self.processes.iter().flat_map(|listed| &listed.processes);
+        if listed.any(|process| pids.contains(&process.pid)) {
+            self.co_tenants = Growth::default();
+        }
+    }
+
     /// Follows co-tenants' memory, from a new list of processes.
     pub(crate) fn follow_co_tenants(&mut self, is_engine: impl Fn(u32) -> bool) {
         let at = self.processes.as_ref().map(|listed| listed.span.not_before);

@@ -81,7 +81,12 @@ impl Node {
             }
         }
         let processes = self.engines.iter().flat_map(|engine| &engine.facts.processes);
-        self.engine_pids = processes.map(|process| process.pid).collect();
+        let pids = processes.map(|process| process.pid).collect();
+        let before = std::mem::replace(&mut self.engine_pids, pids);
+        let found: Vec<u32> = self.engine_pids.difference(&before).copied().collect();
+        for device in self.devices.values_mut() {
+            device.engine_found(&found);
+        }
         self.join_devices();
     }
 
