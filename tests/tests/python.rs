@@ -129,7 +129,10 @@ fn the_gateway_of_the_readme_ends_every_request_exactly_once() {
         let output = shell(folder, line);
         if !output.status.success() && (line.contains("venv venv") || line.contains("pip install")) {
             let why = String::from_utf8_lossy(&output.stderr).into_owned();
-            gpuadmit_tests::skip::skip(format!("no gRPC for Python: {}", why.lines().last().unwrap_or_default()));
+            gpuadmit_tests::skip::skip(format!(
+                "no gRPC for Python: {}",
+                why.lines().last().unwrap_or_default()
+            ));
             return;
         }
         succeeds(&output);
