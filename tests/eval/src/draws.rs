@@ -16,7 +16,7 @@ fn join(draws: &[Outcome]) -> Option<Outcome> {
     let first = draws.first()?;
     let of = |rule: usize| draws.iter().filter_map(move |draw| draw.measured.get(rule)).collect::<Vec<_>>();
     let measured = (0..first.measured.len()).filter_map(|rule| mean(&of(rule))).collect();
-    Some(Outcome { cell: first.cell.clone(), measured })
+    Some(Outcome { situation: first.situation.clone(), measured })
 }
 
 /// Mean of every figure; of counts of what should be nothing, the most.
@@ -72,15 +72,15 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::{cells, policy, schedule, time::SECOND};
+    use crate::{policy, schedule, situation, time::SECOND};
 
     #[test]
     fn the_mean_of_two_draws_lies_between_them() {
-        let cell = cells::quick(&[], 60 * SECOND).remove(0);
-        let again = cells::Cell { seed: cell.seed + 1, ..cell.clone() };
+        let first = situation::quick(&[], 60 * SECOND).remove(0);
+        let again = situation::Situation { seed: first.seed + 1, ..first.clone() };
         let candidates = policy::family("gpuadmit").unwrap().candidates(true);
         let none: Option<&Path> = None;
-        let drawn = schedule::run_all(&[cell, again], &candidates, None, none).unwrap();
+        let drawn = schedule::run_all(&[first, again], &candidates, None, none).unwrap();
         let joined = joined(&drawn, 2);
         let figures = |outcome: &Outcome| {
             let one = &outcome.measured[0];

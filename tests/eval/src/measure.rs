@@ -1,12 +1,12 @@
 //! What a run is measured by.
 
 use crate::{
-    cells::Cell,
     engine::RequestId,
     estimation::{Estimation, quantile},
     policy::Candidate,
     request::{Fate, Phase, Request},
     run::Played,
+    situation::Situation,
     time::seconds,
     trace::{HOSTILE, Kind, Source},
 };
@@ -53,7 +53,7 @@ pub(crate) struct Measured {
 
 impl Measured {
     pub(crate) fn of(
-        cell: &Cell,
+        situation: &Situation,
         candidate: &Candidate,
         played: &Played,
         falsely_denied: &[RequestId],
@@ -64,9 +64,12 @@ impl Measured {
         let entered = |fate: &Fate| !matches!(fate.phase, Phase::Denied | Phase::Coming);
         let admitted: Vec<_> = asked.iter().filter(|(_, fate)| entered(fate)).copied().collect();
         let good = |pairs: &mut dyn Iterator<Item = (&Request, &Fate)>| -> f64 {
-            pairs.filter(|(_, fate)| fate.good()).map(|(_, fate)| fate.generated).sum::<u64>() as f64
+            pairs.filter(|(request, _)| world.good(request.id)).map(|(_, fate)| fate.generated).sum::<u64>()
+                as f64
         };
         let ttft = ttfts(&admitted);
+        // Clients that leave have no objective.
+        let missed = |request: &Request, fate: &Fate| fate.phase != Phase::Left && !world.good(request.id);
         let of_asked = |count: usize| share(count, asked.len());
         let count = |of: &dyn Fn(&Fate) -> bool| asked.iter().filter(|(_, fate)| of(fate)).count();
         let entered_all: Vec<_> = all().filter(|(_, fate)| entered(fate)).collect();
@@ -76,7 +79,7 @@ impl Measured {
         let with_room =
             |id: &&RequestId| world.fates[**id as usize].denial.is_some_and(|denial| denial.usage < AMPLE);
         let retried = count(&|fate| fate.retried);
-        let length = seconds(cell.length);
+        let length = seconds(situation.length);
         Self {
             candidate: *candidate,
             goodput: good(&mut all()) / length,
@@ -91,16 +94,16 @@ impl Measured {
             denied_against_ceiling: of_asked(count(&|fate| {
                 fate.phase == Phase::Denied && fate.denial.is_some_and(|denial| denial.fits)
             })),
-            missed: of_asked(admitted.iter().filter(|(_, fate)| missed(fate)).count()),
-            utilisation: used_time / (world.setup.blocks as f64 * cell.length as f64),
+            missed: of_asked(admitted.iter().filter(|(request, fate)| missed(request, fate)).count()),
+            utilisation: used_time / (world.setup.blocks as f64 * situation.length as f64),
             asked: asked.len(),
             retry_admitted: (retried > 0)
                 .then(|| share(count(&|fate| fate.retried && entered(fate)), retried)),
-            others: hostile(cell).then(|| {
+            others: hostile(situation).then(|| {
                 let others: Vec<_> =
                     asked.iter().filter(|(request, _)| request.tenant != HOSTILE).copied().collect();
                 let let_in: Vec<_> = others.iter().filter(|(_, fate)| entered(fate)).copied().collect();
-                let good = others.iter().filter(|(_, fate)| fate.good()).count();
+                let good = others.iter().filter(|(request, _)| world.good(request.id)).count();
                 (share(good, others.len()), quantile(&ttfts(&let_in), 0.99))
             }),
             phantoms: *held,
@@ -109,8 +112,8 @@ impl Measured {
     }
 }
 
-fn hostile(cell: &Cell) -> bool {
-    matches!(cell.source, Source::Synthetic(Kind::Hostile))
+fn hostile(situation: &Situation) -> bool {
+    matches!(situation.source, Source::Synthetic(Kind::Hostile))
 }
 
 /// Ascending, seconds; a request that never had a token counts as infinite.
@@ -118,11 +121,6 @@ fn ttfts(of: &[(&Request, &Fate)]) -> Vec<f64> {
     let mut ttft: Vec<_> = of.iter().map(|(_, fate)| fate.ttft().map_or(f64::INFINITY, seconds)).collect();
     ttft.sort_by(f64::total_cmp);
     ttft
-}
-
-/// Whether a request was let in and missed its objectives; clients that leave have none.
-fn missed(fate: &Fate) -> bool {
-    fate.phase != Phase::Left && !fate.good()
 }
 
 fn share(count: usize, of: usize) -> f64 {

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 
 use crate::{
     engine::{EngineSetup, RequestId},
-    request::{Denial, Fate, Phase, Request, TTFT_OBJECTIVE},
+    request::{Denial, Fate, Phase, Request},
+    situation::Objective,
     time::{Nanos, SECOND, nanos},
     trace::Content,
 };
@@ -18,6 +19,8 @@ const CACHED_FOR: Nanos = 60 * SECOND;
 /// A run's requests, and what became of them so far.
 pub(crate) struct World {
     pub(crate) setup: EngineSetup,
+    /// By what requests are judged.
+    pub(crate) objective: Objective,
     pub(crate) requests: Vec<Request>,
     pub(crate) fates: Vec<Fate>,
     /// Requests in the engine or on their way.
@@ -87,12 +90,13 @@ impl Sums {
 }
 
 impl World {
-    pub(crate) fn new(setup: EngineSetup, requests: Vec<Request>) -> Self {
+    pub(crate) fn new(setup: EngineSetup, objective: Objective, requests: Vec<Request>) -> Self {
         let mut bypass: Vec<_> =
             requests.iter().filter(|request| request.bypass).map(|request| request.id).collect();
         bypass.sort_by_key(|id| requests[*id as usize].at);
         Self {
             setup,
+            objective,
             fates: vec![Fate::default(); requests.len()],
             requests,
             live: Vec::new(),
@@ -114,6 +118,16 @@ impl World {
         &mut self.fates[id as usize]
     }
 
+    /// The longest time from admission to first token of `request`, so many of whose prompt tokens are cached.
+    pub(crate) fn deadline(&self, request: &Request, cached: u64) -> Nanos {
+        self.objective.deadline(&self.setup, request, cached)
+    }
+
+    /// Whether a request ended and met its objective.
+    pub(crate) fn good(&self, id: RequestId) -> bool {
+        self.objective.met(&self.setup, self.request(id), &self.fates[id as usize])
+    }
+
     pub(crate) fn blocks(&self, tokens: u64) -> u64 {
         tokens.div_ceil(self.setup.block_size)
     }
@@ -123,7 +137,7 @@ impl World {
         let request = &self.requests[id as usize];
         match &request.content {
             Content::Own => {}
-            Content::Session(session) => {
+            Content::Session(session) | Content::Conversation { session, .. } => {
                 self.said.insert(*session, request.prompt + request.length);
             }
             Content::Blocks { ids, .. } => self.blocks_used.extend(ids.iter().map(|id| (*id, at))),
@@ -139,6 +153,10 @@ impl World {
         let known = match &request.content {
             Content::Own => 0,
             Content::Session(session) => self.said.get(session).copied().unwrap_or(0),
+            // Some conversation with the same system prompt was probably there before.
+            Content::Conversation { session, shared, .. } => {
+                self.said.get(session).map_or(*shared, |said| *said)
+            }
             Content::Blocks { ids, size } => ids.iter().take_while(recent).count() as u64 * size,
         };
         known.min(request.prompt - 1) / self.setup.block_size * self.setup.block_size
@@ -148,7 +166,7 @@ impl World {
     /// overflows until all that is known has ended, and its first token comes in time.
     pub(crate) fn fits(&self, at: Nanos, request: &Request) -> bool {
         let ttft = self.ttft(at, request);
-        in_time(ttft) && !self.delays_others(at, ttft) && self.has_room(at, request)
+        self.in_time(request, ttft) && !self.delays_others(at, ttft) && self.has_room(at, request)
     }
 
     /// How things stand as `request` is denied.
@@ -231,11 +249,18 @@ impl World {
             let cost = &self.setup.cost;
             let work = prompt * (per_token + cost.per_prefill_token + cost.per_prefill_pair * prompt / 2.0);
             free += nanos(work / 1e3);
-            if !in_time(free - coming.at) && in_time(free - coming.at - ttft.min(free - coming.at)) {
+            let wait = free - coming.at;
+            if !self.in_time(coming, wait) && self.in_time(coming, wait - ttft.min(wait)) {
                 return true;
             }
         }
         false
+    }
+
+    /// Whether a predicted time to first token counts as in time.
+    fn in_time(&self, request: &Request, ttft: Nanos) -> bool {
+        let deadline = self.deadline(request, self.cached(request.at, request));
+        ttft as f64 <= deadline as f64 * TTFT_SHARE
     }
 
     /// Prompt tokens that wait for their prefill, the quadratic part of their cost, and sequences that decode.
@@ -288,11 +313,6 @@ impl World {
         remaining.sort_unstable();
         nanos(remaining[over - 1] as f64 * step_milliseconds / 1e3)
     }
-}
-
-/// Whether a predicted time to first token counts as in time.
-fn in_time(ttft: Nanos) -> bool {
-    ttft as f64 <= TTFT_OBJECTIVE as f64 * TTFT_SHARE
 }
 
 #[cfg(test)]

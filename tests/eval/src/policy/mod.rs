@@ -58,6 +58,13 @@ pub(crate) struct Ask<'a> {
     pub(crate) world: &'a World,
 }
 
+impl Ask<'_> {
+    /// The longest time to the request's first token, for rules that know its objective.
+    pub(crate) fn deadline(&self) -> Nanos {
+        self.world.deadline(self.request, 0)
+    }
+}
+
 /// An answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {

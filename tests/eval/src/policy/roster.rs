@@ -1,7 +1,5 @@
 //! Every rule with the parameters it is tried with.
 
-use std::time::Duration;
-
 use super::{
     Policy,
     bucket::TokenBucket,
@@ -11,7 +9,10 @@ use super::{
     past_future::PastFuture,
     ttft::WithTtft,
 };
-use crate::time::{MILLISECOND, SECOND};
+use crate::{
+    situation::Situation,
+    time::{MILLISECOND, SECOND},
+};
 
 /// One rule with one set of parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,7 +25,7 @@ pub(crate) struct Candidate {
     pub(crate) ttft: bool,
 }
 
-/// A rule and the values of its parameter that are tried: the best of each cell is shown, which is more than an
+/// A rule and the values of its parameter that are tried: the best of each situation is shown, which is more than an
 /// operator could do who must choose one in advance.
 pub(crate) struct Family {
     pub(crate) name: &'static str,
@@ -101,14 +102,14 @@ impl Candidate {
         format!("{}{}", self.family, if self.ttft { " + TTFT" } else { "" })
     }
 
-    /// A fresh instance; `interval` is the cell's time between scrapes, `share` that of each tenant in the pool.
-    pub(crate) fn build(&self, interval: Duration, share: Option<f64>) -> Box<dyn Policy> {
+    /// A fresh instance for `situation`.
+    pub(crate) fn build(&self, situation: &Situation) -> Box<dyn Policy> {
         let value = self.value;
         match self.family {
             "ceiling" => Box::new(Clairvoyant),
-            "gpuadmit" => Box::new(Gpuadmit::new(interval, share)),
-            "gpuadmit-installed" => Box::new(Gpuadmit::as_installed(share)),
-            "gpuadmit-ends" => Box::new(Gpuadmit::told_of_ends(interval, share)),
+            "gpuadmit" => Box::new(Gpuadmit::new(situation)),
+            "gpuadmit-installed" => Box::new(Gpuadmit::as_installed(situation)),
+            "gpuadmit-ends" => Box::new(Gpuadmit::ends_only(situation)),
             "gauge-5s" => self.wrap(Margin::new(0.15, Some(5 * SECOND))),
             "gauge-100ms" => self.wrap(Margin::new(0.15, Some(100 * MILLISECOND))),
             "token-bucket" => self.wrap(TokenBucket::new(value)),

@@ -51,9 +51,9 @@ pub(crate) fn table(outcomes: &[Outcome]) -> String {
 fn row(outcome: &Outcome) -> Option<(String, bool)> {
     let ceiling = outcome.ceiling()?;
     let own = outcome.measured.iter().find(|measured| measured.candidate.family == "gpuadmit")?;
-    let cell = &outcome.cell;
-    let (goodput, preempted) = if cell.clean() { (96.0, 0.3) } else { (95.0, 1.0) };
-    let error = match (cell.bypass > 0.0, cell.interval <= SECOND) {
+    let situation = &outcome.situation;
+    let (goodput, preempted) = if situation.clean() { (96.0, 0.3) } else { (95.0, 1.0) };
+    let error = match (situation.clients.bypass > 0.0, situation.telemetry.interval <= SECOND) {
         (true, _) => 5.0,
         (false, true) => 1.5,
         (false, false) => 3.0,
@@ -82,7 +82,7 @@ fn row(outcome: &Outcome) -> Option<(String, bool)> {
     let rival = if beaten { rival } else { format!("**{rival}**") };
     let cells: Vec<_> = gates.iter().map(Gate::cell).collect();
     let met = beaten && gates.iter().all(|gate| gate.met);
-    Some((format!("| {} | {} | {rival} |\n", cell.name(), cells.join(" | ")), met))
+    Some((format!("| {} | {} | {rival} |\n", situation.name(), cells.join(" | ")), met))
 }
 
 /// The best other rule that preempts no more than gpuadmit does.

@@ -78,7 +78,7 @@ const MOST_ERROR: f64 = 25.0;
 /// Draws the mean error of the corrected use, of the raw gauge and of the ledger alone: three bars per situation.
 pub(crate) fn draw_errors(folder: &Path, outcomes: &[Outcome]) -> Result<()> {
     let rows: Vec<_> =
-        outcomes.iter().filter_map(|outcome| Some((outcome.cell.name(), estimate(outcome)?))).collect();
+        outcomes.iter().filter_map(|outcome| Some((outcome.situation.name(), estimate(outcome)?))).collect();
     let height = HEAD + 2 * ROW * rows.len() as u32;
     let path = folder.join("estimation.svg");
     let root = SVGBackend::new(&path, (WIDTH, height)).into_drawing_area();

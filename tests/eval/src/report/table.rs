@@ -9,7 +9,7 @@ use crate::{estimation::Estimation, measure::Measured, schedule::Outcome};
 pub(crate) fn markdown(outcomes: &[Outcome]) -> String {
     let mut text = String::new();
     for outcome in outcomes {
-        let _ = writeln!(text, "\n### {}\n", outcome.cell.name());
+        let _ = writeln!(text, "\n### {}\n", outcome.situation.name());
         rules(&mut text, outcome);
     }
     estimates(&mut text, outcomes);
@@ -85,7 +85,7 @@ fn estimates(text: &mut String, outcomes: &[Outcome]) {
     let rows: Vec<_> = outcomes
         .iter()
         .flat_map(|outcome| outcome.measured.iter().map(move |measured| (outcome, measured)))
-        .filter_map(|(outcome, measured)| Some((outcome.cell.name(), measured.estimation?)))
+        .filter_map(|(outcome, measured)| Some((outcome.situation.name(), measured.estimation?)))
         .collect();
     if rows.is_empty() {
         return;
@@ -133,7 +133,7 @@ fn csv_row(text: &mut String, outcome: &Outcome, measured: &Measured) {
     let _ = writeln!(
         text,
         "{},{},{},{},{:.2},{:.2},{},{:.5},{:.5},{:.3},{:.3},{:.5},{:.5},{:.5},{:.5},{:.5},{:.4},{},{},{},{},{},{},{}",
-        outcome.cell.name(),
+        outcome.situation.name(),
         measured.candidate.family,
         measured.candidate.value,
         measured.candidate.ttft,

@@ -54,7 +54,6 @@ impl Run {
     pub(super) fn step_end(&mut self) {
         let Some((began, step)) = self.step.take() else { return };
         self.account();
-        self.exposition.stepped(began, self.at, &step);
         self.world.used = step.gauges.used;
         for event in &step.events {
             match *event {
@@ -64,6 +63,7 @@ impl Run {
                 Event::Scheduled { .. } | Event::Preempted { .. } => {}
             }
         }
+        self.counted(began, step);
         self.begin_step();
     }
 
@@ -129,6 +129,7 @@ impl Run {
         self.account();
         self.engine = AisimEngine::new(&self.world.setup).expect("it was built before");
         self.exposition = Exposition::new(&self.world.setup);
+        self.unseen.clear();
         self.life += 1;
         self.step = None;
         self.world.used = 0;

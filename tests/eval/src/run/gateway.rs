@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use gpuadmit_core::request::Outcome;
 
-use super::{Next, PROGRESS, Run, STREAM_TIMEOUT, TRAVEL_MS};
+use super::{Next, PROGRESS, Run, STREAM_TIMEOUT};
 use crate::{
     engine::RequestId,
     policy::{Answer, Ask, End, Stream},
@@ -67,7 +67,7 @@ impl Run {
         fate.phase = Phase::Travelling;
         fate.sent_at = at;
         self.world.live.push(id);
-        let reaches = self.soon(id, TRAVEL_MS);
+        let reaches = at + self.world.request(id).delivery;
         self.plan(reaches, Next::Reach(id));
         if let Some(after) = self.world.request(id).leaves_after {
             self.plan(reaches + after, Next::Leave(id));

@@ -5,10 +5,7 @@ use std::net::SocketAddr;
 use anyhow::{Context as _, Result};
 
 use super::{Sent, http};
-use crate::{
-    engine::{EngineSetup, StepCost},
-    random::hash,
-};
+use crate::{engine::EngineSetup, random::hash};
 
 /// Token ids of prompts are drawn from this range: ordinary ones of every tokenizer.
 const TOKENS: std::ops::Range<u64> = 10..400;
@@ -66,13 +63,10 @@ impl Engine {
     /// The model set up likewise. Not told by `/metrics`: `tests/eval/check-vllm` starts the engine with these limits.
     pub(super) fn setup(&self) -> EngineSetup {
         EngineSetup {
-            blocks: self.blocks,
-            block_size: self.block_size,
             max_num_seqs: 64,
             max_num_batched_tokens: 512,
             max_model_len: 2048,
-            prefix_caching: true,
-            cost: StepCost::default(),
+            ..EngineSetup::with_window(self.blocks, self.block_size, true)
         }
     }
 }
