@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use crate::{
     engine::{EngineSetup, RequestId},
     request::{Denial, Fate, Phase, Request},
+    run::{InUse, Resource},
     situation::Objective,
     time::{Nanos, SECOND, nanos},
     trace::Content,
@@ -25,8 +26,8 @@ pub(crate) struct World {
     pub(crate) fates: Vec<Fate>,
     /// Requests in the engine or on their way.
     pub(crate) live: Vec<RequestId>,
-    /// Blocks in use in the step that is under way.
-    pub(crate) used: u64,
+    /// In use in the step that is under way.
+    pub(crate) used: InUse,
     /// When that step ends.
     pub(crate) step_end: Nanos,
     /// How long steps take on average.
@@ -100,7 +101,7 @@ impl World {
             fates: vec![Fate::default(); requests.len()],
             requests,
             live: Vec::new(),
-            used: 0,
+            used: InUse::default(),
             step_end: 0,
             step_time: nanos(setup.cost.base / 1e3),
             partial: 0,
@@ -171,8 +172,17 @@ impl World {
 
     /// How things stand as `request` is denied.
     pub(crate) fn denial(&self, at: Nanos, request: &Request, reason: &'static str) -> Denial {
-        let usage = self.used as f64 / self.setup.blocks as f64;
+        let usage = self.used.blocks as f64 / self.setup.blocks as f64;
         Denial { at, fits: self.fits(at, request), usage, reason }
+    }
+
+    /// What a denial for `reason` was for.
+    pub(crate) fn denied_for(&self, reason: &str) -> Option<Resource> {
+        let computing = |id: &&RequestId| self.fates[**id as usize].phase != Phase::Decoding;
+        let waiting = self.live.iter().filter(computing);
+        let prompts: u64 = waiting.map(|id| self.request(*id).prompt).sum();
+        let prompts_wait = prompts.saturating_sub(self.partial) > self.setup.max_num_batched_tokens;
+        Resource::of(reason, self.used.slots >= self.setup.max_num_seqs, prompts_wait)
     }
 
     /// Whether the pool does not overflow until `request`, let in now, has ended: afterwards all is as without it.
@@ -202,7 +212,7 @@ impl World {
         }
         let decoding = self.live.iter().filter(|id| self.fates[**id as usize].phase == Phase::Decoding);
         let held: u64 = decoding.map(|id| self.blocks(self.course(*id).held)).sum();
-        held.saturating_sub(self.used)
+        held.saturating_sub(self.used.blocks)
     }
 
     /// Blocks held in the last step before `end`.

@@ -23,7 +23,7 @@ use crate::{
 };
 
 pub(crate) use gpuadmit::mono;
-pub(crate) use roster::{Candidate, FAMILIES, family};
+pub(crate) use roster::{CLAIRVOYANT, Candidate, FAMILIES, STATE, family};
 
 /// What a gateway sees of the requests it sent.
 pub(crate) type Streams = BTreeMap<RequestId, Stream>;

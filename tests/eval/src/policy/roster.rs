@@ -51,6 +51,10 @@ const fn swept(
     Family { name, parameter, values, quick, ttft: true }
 }
 
+/// Rules that see the future, and that see the true state of the engine. Gates are relative to the latter.
+pub(crate) const CLAIRVOYANT: &str = "ceiling";
+pub(crate) const STATE: &str = "state";
+
 /// All rules.
 pub(crate) const FAMILIES: &[Family] = &[
     fixed("ceiling", false),
@@ -100,6 +104,14 @@ impl Candidate {
     /// Name of the rule, with its variant.
     pub(crate) fn rule(&self) -> String {
         format!("{}{}", self.family, if self.ttft { " + TTFT" } else { "" })
+    }
+
+    /// Name of the rule, and its parameter where it has one.
+    pub(crate) fn title(&self) -> String {
+        match family(self.family).map_or("", |family| family.parameter) {
+            "" => self.rule(),
+            parameter => format!("{} ({} {parameter})", self.rule(), self.value),
+        }
     }
 
     /// A fresh instance for `situation`.

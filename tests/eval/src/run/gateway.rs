@@ -51,6 +51,9 @@ impl Run {
         reason: &'static str,
     ) {
         let denial = self.world.denial(self.at, self.world.request(id), reason);
+        if let Some(resource) = self.world.denied_for(reason) {
+            self.usage.denied(self.at, resource);
+        }
         let fate = self.world.fate(id);
         fate.phase = Phase::Denied;
         fate.told = fate.told.or(retry_after);

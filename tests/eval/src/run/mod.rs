@@ -9,6 +9,7 @@
 mod engine;
 mod gateway;
 mod telemetry;
+mod usage;
 
 use std::{
     cmp::Reverse,
@@ -51,6 +52,8 @@ const LAG_SPELL_S: f64 = 20.0;
 const LOOK_S: f64 = 0.5;
 /// After the last arrival, what is in the engine may end for so long.
 const DRAIN: Nanos = 120 * SECOND;
+
+pub(crate) use usage::{InUse, Resource, Usage};
 
 /// What happens next.
 #[derive(Clone, Debug)]
@@ -128,16 +131,15 @@ struct Run {
     looks: Vec<Look>,
     gauge: Option<u64>,
     scraped_at: Nanos,
-    /// Blocks × nanoseconds in use while requests arrived, and until when that is summed up.
-    used_time: (f64, Nanos),
+    usage: Usage,
 }
 
 /// What is left of a run when it is over.
 pub(crate) struct Played {
     pub(crate) world: World,
     pub(crate) looks: Vec<Look>,
-    /// Blocks × nanoseconds in use while requests arrived.
-    pub(crate) used_time: f64,
+    pub(crate) usage: Usage,
+    pub(crate) ended_at: Nanos,
     /// Reservations that the rule still holds.
     pub(crate) held: Option<usize>,
 }
@@ -156,7 +158,13 @@ pub(crate) fn run(situation: &Situation, candidate: &Candidate, folder: Option<&
 pub(crate) fn play(situation: &Situation, requests: Vec<Request>, policy: Box<dyn Policy>) -> Result<Played> {
     let mut run = Run::new(situation, requests, policy)?;
     run.play();
-    Ok(Played { held: run.policy.held(), world: run.world, looks: run.looks, used_time: run.used_time.0 })
+    Ok(Played {
+        held: run.policy.held(),
+        ended_at: run.at,
+        world: run.world,
+        looks: run.looks,
+        usage: run.usage,
+    })
 }
 
 impl Run {
@@ -190,7 +198,7 @@ impl Run {
             looks: Vec::new(),
             gauge: None,
             scraped_at: 0,
-            used_time: (0.0, LEAD),
+            usage: Usage::new(setup.blocks, setup.max_num_seqs, LEAD, LEAD + situation.length),
         };
         if let Some(at) = situation.restart {
             run.plan(LEAD + at, Next::Restart);
@@ -256,10 +264,6 @@ impl Run {
 
     /// Sums up use until now.
     fn account(&mut self) {
-        let until = self.at.min(self.end);
-        let (sum, from) = self.used_time;
-        if until > from {
-            self.used_time = (sum + self.world.used as f64 * (until - from) as f64, until);
-        }
+        self.usage.account(self.at, self.world.used);
     }
 }

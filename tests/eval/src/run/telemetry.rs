@@ -75,7 +75,7 @@ impl Run {
             self.looks.push(Look {
                 at: self.at,
                 scraped_at: self.scraped_at,
-                truth: self.world.used,
+                truth: self.world.used.blocks,
                 estimate,
                 gauge: self.gauge,
                 ledger,

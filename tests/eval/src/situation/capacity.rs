@@ -1,5 +1,7 @@
 //! What an engine can do for a family of requests, and which of its resources is the tightest.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     engine::{EngineSetup, StepCost, Work},
     random::Random,
@@ -47,12 +49,23 @@ pub(super) struct Capacity {
 }
 
 /// The resource that runs out first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Tightest {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Tightest {
     Slots,
     Blocks,
     /// Tokens a step.
     Time,
+}
+
+impl Tightest {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Slots => "slots",
+            Self::Blocks => "blocks",
+            Self::Time => "time",
+        }
+    }
 }
 
 impl Means {
@@ -155,13 +168,13 @@ fn step_s(cost: &StepCost, decoding: f64, means: &Means) -> f64 {
     milliseconds / 1e3
 }
 
-/// The longest step that the engine takes by itself: a full chunk of a long prompt beside all that decode, seconds.
+/// The longest step that the engine takes by itself: all its tokens are of prompts, beside those that decode; seconds.
 pub(super) fn longest_step_s(engine: &EngineSetup, capacity: &Capacity, means: &Means) -> f64 {
     let work = Work {
         decoding: capacity.decoding as u64,
         context: (capacity.decoding * means.context) as u64,
         prefilling: 1,
-        prompt_tokens: engine.max_num_batched_tokens.min(means.long_prompt),
+        prompt_tokens: engine.max_num_batched_tokens,
         prompt_context: means.long_prompt,
     };
     seconds(engine.cost.duration(work))

@@ -24,6 +24,7 @@ use crate::{
     trace::{HOSTILE, Source},
 };
 
+use capacity::Tightest;
 pub(crate) use drawn::drawn;
 pub(crate) use file::{read, write};
 pub(crate) use named::{estimation, full, quick, retry, tenants};
@@ -38,6 +39,8 @@ pub(crate) struct Situation {
     pub(crate) source: Source,
     /// Times the source's own pace.
     pub(crate) speed: f64,
+    /// Of a drawn situation: how much is asked.
+    pub(crate) offered: Option<Offered>,
     /// How long requests arrive.
     #[serde(rename = "length_ns")]
     pub(crate) length: Nanos,
@@ -55,6 +58,15 @@ pub(crate) struct Situation {
     pub(crate) tenant_share: Option<f64>,
     /// Whether the hostile tenant stays away.
     pub(crate) spared: bool,
+}
+
+/// How much is asked of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Offered {
+    /// Times what the engine can do …
+    pub(crate) times: f64,
+    /// … by this resource.
+    pub(crate) of: Tightest,
 }
 
 /// How late the engine's figures are.
@@ -131,11 +143,12 @@ impl Situation {
     pub(crate) fn name(&self) -> String {
         let interval = Duration::from_nanos(self.telemetry.interval);
         let (source, pool) = (self.source.name(), self.engine.pool_tokens() / 1000);
-        let mut name = match &self.source {
-            Source::Drawn(_) => {
-                format!("{} {source}, {} slots {pool}k {interval:?}", self.seed, self.engine.max_num_seqs)
+        let mut name = match self.offered {
+            Some(Offered { times, of }) => {
+                let (slots, of) = (self.engine.max_num_seqs, of.name());
+                format!("{} {source} ×{times} of {of}, {slots} slots {pool}k {interval:?}", self.seed)
             }
-            _ => format!("{source} ×{} {pool}k {interval:?}", self.speed),
+            None => format!("{source} ×{} {pool}k {interval:?}", self.speed),
         };
         name += &self.dirt();
         if self.restart.is_some() {

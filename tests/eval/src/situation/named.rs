@@ -18,6 +18,7 @@ impl Situation {
         Self {
             seed,
             speed,
+            offered: None,
             length,
             engine: EngineSetup::of_pool(pool, source.shares_prefixes()),
             source,

@@ -1,6 +1,14 @@
 //! Numbers from fixed ranges.
 
-use crate::random::Random;
+use crate::{
+    random::Random,
+    time::{Nanos, SECOND},
+};
+
+/// `seconds` as virtual time, to the nearest nanosecond.
+pub(super) fn exact(seconds: f64) -> Nanos {
+    (seconds * SECOND as f64).round() as Nanos
+}
 
 /// Uniform in the logarithm.
 pub(super) fn log_uniform(random: &mut Random, (low, high): (f64, f64)) -> f64 {
