@@ -10,7 +10,7 @@ pub(crate) use exposition::Exposition;
 
 use serde::{Deserialize, Serialize};
 
-use crate::time::Nanos;
+use crate::time::{Nanos, seconds};
 
 /// A request's number within a run.
 pub(crate) type RequestId = u32;
@@ -65,6 +65,12 @@ impl EngineSetup {
     /// Tokens that the pool holds.
     pub(crate) const fn pool_tokens(&self) -> u64 {
         self.blocks * self.block_size
+    }
+
+    /// Prompt tokens a second while nothing decodes, in steps that are full: what a benchmark of prefill shows.
+    pub(crate) fn prefill_rate(&self) -> f64 {
+        let full = self.max_num_batched_tokens;
+        full as f64 / seconds(self.prefill_alone(full, 0))
     }
 
     /// Time from a prompt's arrival in the idle engine to its first token, `cached` of its tokens being in the prefix

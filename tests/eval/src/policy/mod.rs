@@ -1,12 +1,14 @@
 //! Who is let in: the rules under comparison.
 
 mod bucket;
+mod epp;
 mod gauge;
 mod gpuadmit;
 mod ledger;
 mod past_future;
 mod roster;
 mod ttft;
+mod vllm;
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -77,7 +79,12 @@ pub(crate) enum Answer {
 impl Answer {
     /// Admits if `fits`; a denial names no time.
     pub(crate) const fn plain(fits: bool) -> Self {
-        if fits { Self::Admit { max_tokens: None } } else { Self::Deny { retry_after: None, reason: "" } }
+        Self::because(fits, "")
+    }
+
+    /// The same, and a denial's reason: slots, memory, time, or another.
+    pub(crate) const fn because(fits: bool, reason: &'static str) -> Self {
+        if fits { Self::Admit { max_tokens: None } } else { Self::Deny { retry_after: None, reason } }
     }
 }
 
@@ -119,5 +126,9 @@ pub(crate) trait Policy {
     /// Interval of scrapes, where the rule sets its own.
     fn interval(&self) -> Option<Nanos> {
         None
+    }
+    /// Whether nobody can go past it: it stands in the engine's own API server.
+    fn asked_by_everybody(&self) -> bool {
+        false
     }
 }

@@ -3,11 +3,13 @@
 use super::{
     Policy,
     bucket::TokenBucket,
-    gauge::{Clairvoyant, EndpointThresholds, Everybody, Margin, WaitingLimit},
+    epp::{TokenConcurrency, Utilization},
+    gauge::{Clairvoyant, Everybody, Margin, WaitingLimit},
     gpuadmit::Gpuadmit,
-    ledger::{ActiveBlocks, Concurrency, NoEvict, TokenConcurrency, WorstCase},
+    ledger::{ActiveBlocks, Concurrency, NoEvict, WorstCase},
     past_future::PastFuture,
     ttft::WithTtft,
+    vllm::{QueuedRequests, QueuedTokens},
 };
 use crate::{
     situation::Situation,
@@ -25,8 +27,8 @@ pub(crate) struct Candidate {
     pub(crate) ttft: bool,
 }
 
-/// A rule and the values of its parameter that are tried: the best of each situation is shown, which is more than an
-/// operator could do who must choose one in advance.
+/// A rule and the values of its parameter that are tried. The best of each situation is shown: an operator, who must
+/// choose one in advance, cannot do that.
 pub(crate) struct Family {
     pub(crate) name: &'static str,
     /// What its parameter is.
@@ -66,12 +68,13 @@ pub(crate) const FAMILIES: &[Family] = &[
     fixed("gauge-100ms", true),
     swept(
         "token-bucket",
-        "tokens/s",
-        &[2000.0, 4000.0, 6000.0, 8000.0, 12_000.0, 16_000.0, 24_000.0],
-        &[4000.0, 8000.0, 16_000.0],
+        "of the rate of prefill",
+        &[0.125, 0.25, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0],
+        &[0.25, 0.5, 1.0, 2.0],
     ),
     swept("worst-case", "share of pool", &[0.75, 1.0, 1.25, 1.5, 2.0], &[1.0, 1.5]),
-    swept("epp-thresholds", "kv limit", &[0.7, 0.8, 0.9], &[0.8]),
+    swept("epp", "kv limit", &[0.7, 0.8, 0.9, 0.95, 1.0], &[0.8, 0.95]),
+    swept("epp-hybrid", "of the slots", &[0.5, 0.75, 1.0, 1.25], &[0.75, 1.0]),
     swept("epp-tokens", "share of pool", &[0.5, 0.75, 1.0, 1.5, 2.0], &[0.75, 1.0]),
     swept(
         "concurrency",
@@ -79,7 +82,11 @@ pub(crate) const FAMILIES: &[Family] = &[
         &[4.0, 8.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0],
         &[8.0, 16.0, 32.0, 64.0],
     ),
+    swept("concurrency-slots", "of the slots", &[0.25, 0.5, 0.75, 1.0, 1.25], &[0.5, 1.0]),
     swept("kaito", "waiting", &[2.0, 8.0, 32.0, 256.0], &[2.0, 32.0]),
+    fixed("kaito-slots", true),
+    swept("vllm-requests", "of the slots", &[1.0, 1.1, 1.25, 1.5, 2.0], &[1.0, 1.25]),
+    swept("vllm-tokens", "of objective × rate of prefill", &[0.25, 0.5, 0.75, 1.0], &[0.5, 1.0]),
     swept("dynamo", "share of pool", &[0.6, 0.7, 0.8, 0.9, 1.0], &[0.7, 0.85]),
     fixed("no-evict", true),
     swept("past-future", "reserve", &[0.0, 0.03, 0.05, 0.1, 0.2], &[0.03, 0.1]),
@@ -126,10 +133,15 @@ impl Candidate {
             "gauge-100ms" => self.wrap(Margin::new(0.15, Some(100 * MILLISECOND))),
             "token-bucket" => self.wrap(TokenBucket::new(value)),
             "worst-case" => self.wrap(WorstCase(value)),
-            "epp-thresholds" => self.wrap(EndpointThresholds::new(value, 5)),
+            "epp" => self.wrap(Utilization::new(value)),
+            "epp-hybrid" => self.wrap(Utilization::hybrid(value)),
             "epp-tokens" => self.wrap(TokenConcurrency(value)),
-            "concurrency" => self.wrap(Concurrency(value as usize)),
-            "kaito" => self.wrap(WaitingLimit::new(value as u64)),
+            "concurrency" => self.wrap(Concurrency::Requests(value as usize)),
+            "concurrency-slots" => self.wrap(Concurrency::OfSlots(value)),
+            "kaito" => self.wrap(WaitingLimit::new(Some(value as u64))),
+            "kaito-slots" => self.wrap(WaitingLimit::new(None)),
+            "vllm-requests" => self.wrap(QueuedRequests { of_slots: value }),
+            "vllm-tokens" => self.wrap(QueuedTokens { of_objective: value }),
             "dynamo" => self.wrap(ActiveBlocks(value)),
             "no-evict" => self.wrap(NoEvict),
             "past-future" => self.wrap(PastFuture::new(value)),

@@ -51,9 +51,13 @@ impl<P> WithTtft<P> {
 
 impl<P: Policy> Policy for WithTtft<P> {
     fn decide(&mut self, ask: &Ask<'_>) -> Answer {
+        // A rule of gateways: it knows nothing of those that bypass.
+        if ask.request.bypass {
+            return self.inner.decide(ask);
+        }
         let ahead = (self.queued + ask.request.prompt) as f64;
         if self.rate().is_some_and(|rate| ahead / rate > seconds(ask.deadline())) {
-            return Answer::plain(false);
+            return Answer::because(false, "time");
         }
         let answer = self.inner.decide(ask);
         if let Answer::Admit { .. } = answer {
@@ -94,5 +98,9 @@ impl<P: Policy> Policy for WithTtft<P> {
 
     fn interval(&self) -> Option<Nanos> {
         self.inner.interval()
+    }
+
+    fn asked_by_everybody(&self) -> bool {
+        self.inner.asked_by_everybody()
     }
 }

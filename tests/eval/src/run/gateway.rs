@@ -14,7 +14,8 @@ use crate::{
 
 impl Run {
     pub(super) fn arrive(&mut self, id: RequestId, again: bool) {
-        if self.world.request(id).bypass {
+        let bypass = self.world.request(id).bypass;
+        if bypass && !self.policy.asked_by_everybody() {
             self.let_in(id);
             return;
         }
@@ -36,7 +37,10 @@ impl Run {
                     generated: 0,
                     last_token: self.at,
                 };
-                self.streams.insert(id, stream);
+                // A gateway knows only of its own.
+                if !bypass {
+                    self.streams.insert(id, stream);
+                }
                 self.let_in(id);
             }
             Answer::Deny { retry_after, reason } => self.denied(id, again, retry_after, reason),
