@@ -53,6 +53,7 @@ mod need;
 pub mod node;
 pub mod observation;
 mod observe;
+pub mod parts;
 mod pool;
 mod precursor;
 mod prefill;

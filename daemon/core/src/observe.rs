@@ -95,7 +95,7 @@ impl Node {
             self.affinity.remove(down);
             self.touched = Touched::All;
         }
-        self.engines.push(Engine::new(facts, now));
+        self.engines.push(Engine::new(facts, now).with(self.settings.parts));
         self.tell_state(now, self.engines.len() - 1);
     }
 
