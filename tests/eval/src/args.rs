@@ -4,6 +4,7 @@ use std::{net::SocketAddr, ops::RangeInclusive, path::PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Parser, ValueEnum};
+use gpuadmit_core::parts::Parts;
 
 use crate::{
     policy::{self, FAMILIES, family},
@@ -51,6 +52,15 @@ pub(crate) struct Args {
     /// Also writes what became of every request, a file per run, into the folder `requests` beside the tables.
     #[arg(long)]
     pub(crate) requests: bool,
+    /// gpuadmit without these of its learned parts, separated by commas.
+    #[arg(long, value_delimiter = ',', value_name = "PART")]
+    pub(crate) without: Vec<String>,
+    /// Instead: removes the least useful of gpuadmit's learned parts, runs again, and repeats until none is left.
+    #[arg(long)]
+    pub(crate) ablate: bool,
+    /// Instead: what gpuadmit makes of knowing more, in four draws of each situation with the same arrivals.
+    #[arg(long)]
+    pub(crate) paired: bool,
     /// Instead: compares the engine model with the real, idle vLLM at this address, step by step.
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) check_vllm: Option<SocketAddr>,
@@ -134,7 +144,20 @@ impl Args {
             };
             candidates.extend(family.candidates(quick));
         }
+        let parts = self.parts()?;
+        for candidate in candidates.iter_mut().filter(|one| one.family.starts_with("gpuadmit")) {
+            candidate.parts = parts;
+        }
         Ok(candidates)
+    }
+
+    fn parts(&self) -> Result<Parts> {
+        self.without.iter().try_fold(Parts::default(), |parts, name| {
+            let known = Parts::NAMES.join(", ");
+            parts
+                .without(name)
+                .with_context(|| format!("--without: there is no part {name:?}; there are {known}"))
+        })
     }
 }
 

@@ -17,18 +17,15 @@ fn join(draws: &[Outcome]) -> Option<Outcome> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
-    use crate::{measure::Figure, policy, schedule, situation, time::SECOND};
+    use crate::{measure::Figure, policy, run::Wanted, schedule, situation, time::SECOND};
 
     #[test]
     fn the_mean_of_two_draws_lies_between_them() {
         let first = situation::quick(&[], 60 * SECOND).remove(0);
         let again = situation::Situation { seed: first.seed + 1, ..first.clone() };
         let candidates = policy::family("gpuadmit").unwrap().candidates(true);
-        let none: Option<&Path> = None;
-        let drawn = schedule::run_all(&[first, again], &candidates, None, none).unwrap();
+        let drawn = schedule::run_all(&[first, again], &candidates, None, &Wanted::default()).unwrap();
         let joined = joined(&drawn, 2);
         assert_eq!(joined.len(), 1);
         let of = |outcome: &Outcome, figure| outcome.measured[0].get(figure).unwrap();

@@ -37,6 +37,8 @@ pub(crate) fn falsely_denied(situation: &Situation, first: &World) -> Result<Vec
 mod tests {
     use std::collections::BTreeSet;
 
+    use gpuadmit_core::parts::Parts;
+
     use super::*;
     use crate::{
         policy::{Answer, Ask, Candidate, Policy},
@@ -62,7 +64,7 @@ mod tests {
     #[test]
     fn false_denials_let_in_together_are_good_and_harm_nobody() {
         for situation in quick(&[], 200 * SECOND).iter().filter(|situation| situation.clean()) {
-            let rule = Candidate { family: "worst-case", value: 1.0, ttft: true };
+            let rule = Candidate { family: "worst-case", value: 1.0, ttft: true, parts: Parts::default() };
             let requests = || situation.requests().unwrap();
             let first = play(situation, requests(), rule.build(situation)).unwrap();
             let falsely: BTreeSet<_> = falsely_denied(situation, &first.world).unwrap().into_iter().collect();

@@ -17,6 +17,7 @@ mod request;
 mod run;
 mod schedule;
 mod situation;
+mod study;
 mod time;
 mod trace;
 mod vllm;
@@ -25,7 +26,7 @@ mod world;
 use anyhow::Result;
 use clap::Parser as _;
 
-use crate::args::Args;
+use crate::{args::Args, run::Wanted};
 
 fn main() -> Result<()> {
     let args = Args::parse();
@@ -36,9 +37,14 @@ fn main() -> Result<()> {
     if let Some(path) = &args.print {
         return situation::write(path, &situations);
     }
-    let results = {
-        let folder = args.requests.then(|| args.out.join("requests"));
-        schedule::run_all(&situations, &candidates, args.threads, folder.as_deref())?
-    };
+    if args.ablate {
+        return study::ablate(&situations, args.threads, &args.out);
+    }
+    if args.paired {
+        return study::paired(&situations, args.threads, &args.out);
+    }
+    let folder = args.requests.then(|| args.out.join("requests"));
+    let wanted = Wanted { requests: folder.as_deref(), false_denials: true };
+    let results = schedule::run_all(&situations, &candidates, args.threads, &wanted)?;
     report::write(&args.out, &draws::joined(&results, args.draws.into()))
 }

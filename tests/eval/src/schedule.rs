@@ -3,7 +3,6 @@
 use std::{
     io::{IsTerminal, Write},
     num::NonZeroUsize,
-    path::Path,
     sync::{
         Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -13,7 +12,12 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use crate::{measure::Measured, policy::Candidate, run::run, situation::Situation};
+use crate::{
+    measure::Measured,
+    policy::Candidate,
+    run::{Wanted, run},
+    situation::Situation,
+};
 
 /// A situation and what all rules made of it, in the order of the rules.
 pub(crate) struct Outcome {
@@ -21,12 +25,12 @@ pub(crate) struct Outcome {
     pub(crate) measured: Vec<Measured>,
 }
 
-/// Runs every candidate in every situation; every request's story goes into the folder `requests`.
+/// Runs every candidate in every situation.
 pub(crate) fn run_all(
     situations: &[Situation],
     candidates: &[Candidate],
     threads: Option<usize>,
-    requests: Option<&Path>,
+    wanted: &Wanted<'_>,
 ) -> Result<Vec<Outcome>> {
     let jobs = situations.len() * candidates.len();
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(jobs)));
@@ -37,7 +41,7 @@ pub(crate) fn run_all(
                 loop {
                     let job = next.fetch_add(1, Ordering::Relaxed);
                     let Some(situation) = situations.get(job / candidates.len()) else { return };
-                    let measured = run(situation, &candidates[job % candidates.len()], requests);
+                    let measured = run(situation, &candidates[job % candidates.len()], wanted);
                     let mut done = done.lock().expect("no thread panics");
                     done.push((job, measured));
                     progress(done.len(), jobs);

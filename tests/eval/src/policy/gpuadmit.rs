@@ -7,6 +7,7 @@ use gpuadmit_core::{
     observation::{
         EngineFacts, EngineProcess, EngineReading, Observation, ProcessRole, RankReading, ServedModel,
     },
+    parts::Parts,
     request::{Class, Completion, Prompt, Reference, Request as Question, ReservationId, Verdict},
     settings::Settings,
     units::{Mono, Span, Tokens},
@@ -35,12 +36,12 @@ pub(crate) struct Gpuadmit {
 }
 
 /// The daemon's own interval: 1.2 ms of the engine's CPU per reading, and no more than one per cent of a core.
-pub(crate) const INSTALLED: Nanos = 120 * MILLISECOND;
+const INSTALLED: Nanos = 120 * MILLISECOND;
 
 impl Gpuadmit {
     /// As `situation` has it.
-    pub(crate) fn new(situation: &Situation) -> Self {
-        let mut settings = Settings::default();
+    pub(crate) fn new(situation: &Situation, parts: Parts) -> Self {
+        let mut settings = Settings { parts, ..Settings::default() };
         settings.tenant_default.pool_share =
             situation.tenant_share.unwrap_or(settings.tenant_default.pool_share);
         Self {
@@ -54,13 +55,13 @@ impl Gpuadmit {
     }
 
     /// At the interval that the daemon takes by itself where a filtered reading costs what vLLM 0.32 takes for it.
-    pub(crate) fn as_installed(situation: &Situation) -> Self {
-        Self { interval: INSTALLED, ..Self::new(situation) }
+    pub(crate) fn as_installed(situation: &Situation, parts: Parts) -> Self {
+        Self { interval: INSTALLED, ..Self::new(situation, parts) }
     }
 
     /// Behind a gateway that reports nothing but ends.
-    pub(crate) fn ends_only(situation: &Situation) -> Self {
-        Self { first_tokens: false, ..Self::new(situation) }
+    pub(crate) fn ends_only(situation: &Situation, parts: Parts) -> Self {
+        Self { first_tokens: false, ..Self::new(situation, parts) }
     }
 
     /// Does what has become due by now.

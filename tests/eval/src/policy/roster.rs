@@ -1,5 +1,7 @@
 //! Every rule with the parameters it is tried with.
 
+use gpuadmit_core::parts::Parts;
+
 use super::{
     Policy,
     bucket::TokenBucket,
@@ -25,6 +27,8 @@ pub(crate) struct Candidate {
     pub(crate) value: f64,
     /// Whether it also gets the TTFT rule.
     pub(crate) ttft: bool,
+    /// What gpuadmit has of its learned parts.
+    pub(crate) parts: Parts,
 }
 
 /// A rule and the values of its parameter that are tried. The best of each situation is shown: an operator, who must
@@ -103,14 +107,17 @@ impl Family {
         let values = if quick { self.quick } else { self.values };
         let variants: &[bool] = if self.ttft { &[false, true] } else { &[false] };
         let pairs = variants.iter().flat_map(|ttft| values.iter().map(|value| (*value, *ttft)));
-        pairs.map(|(value, ttft)| Candidate { family: self.name, value, ttft }).collect()
+        pairs
+            .map(|(value, ttft)| Candidate { family: self.name, value, ttft, parts: Parts::default() })
+            .collect()
     }
 }
 
 impl Candidate {
     /// Name of the rule, with its variant.
     pub(crate) fn rule(&self) -> String {
-        format!("{}{}", self.family, if self.ttft { " + TTFT" } else { "" })
+        let parts = if self.parts == Parts::default() { "" } else { ", parts missing" };
+        format!("{}{}{parts}", self.family, if self.ttft { " + TTFT" } else { "" })
     }
 
     /// Name of the rule, and its parameter where it has one.
@@ -126,9 +133,9 @@ impl Candidate {
         let value = self.value;
         match self.family {
             "ceiling" => Box::new(Clairvoyant),
-            "gpuadmit" => Box::new(Gpuadmit::new(situation)),
-            "gpuadmit-installed" => Box::new(Gpuadmit::as_installed(situation)),
-            "gpuadmit-ends" => Box::new(Gpuadmit::ends_only(situation)),
+            "gpuadmit" => Box::new(Gpuadmit::new(situation, self.parts)),
+            "gpuadmit-installed" => Box::new(Gpuadmit::as_installed(situation, self.parts)),
+            "gpuadmit-ends" => Box::new(Gpuadmit::ends_only(situation, self.parts)),
             "gauge-5s" => self.wrap(Margin::new(0.15, Some(5 * SECOND))),
             "gauge-100ms" => self.wrap(Margin::new(0.15, Some(100 * MILLISECOND))),
             "token-bucket" => self.wrap(TokenBucket::new(value)),

@@ -144,11 +144,23 @@ pub(crate) struct Played {
     pub(crate) held: Option<usize>,
 }
 
-/// Runs `candidate` in `situation`; what became of every request goes into `folder`.
-pub(crate) fn run(situation: &Situation, candidate: &Candidate, folder: Option<&Path>) -> Result<Measured> {
+/// What is wanted of a run besides its figures.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wanted<'a> {
+    /// What became of every request goes into this folder.
+    pub(crate) requests: Option<&'a Path>,
+    /// Whether denials are judged, which takes a second run.
+    pub(crate) false_denials: bool,
+}
+
+/// Runs `candidate` in `situation`.
+pub(crate) fn run(situation: &Situation, candidate: &Candidate, wanted: &Wanted<'_>) -> Result<Measured> {
     let played = play(situation, situation.requests()?, candidate.build(situation))?;
-    let falsely_denied = hindsight::falsely_denied(situation, &played.world)?;
-    if let Some(folder) = folder {
+    let falsely_denied = match wanted.false_denials {
+        true => hindsight::falsely_denied(situation, &played.world)?,
+        false => Vec::new(),
+    };
+    if let Some(folder) = wanted.requests {
         report::requests::write(folder, situation, candidate, &played, &falsely_denied)?;
     }
     Ok(Measured::of(situation, candidate, &played, &falsely_denied))
