@@ -11,6 +11,7 @@ use crate::{
     situation::{self, Situation},
     time::nanos,
     trace::{Kind, Source},
+    vllm::Load,
 };
 
 /// Compares rules of admission against one engine model, in virtual time.
@@ -52,6 +53,9 @@ pub(crate) struct Args {
     /// Also writes what became of every request, a file per run, into the folder `requests` beside the tables.
     #[arg(long)]
     pub(crate) requests: bool,
+    /// Denied requests come back once, at their Retry-After, in every situation
+    #[arg(long)]
+    pub(crate) retry: bool,
     /// gpuadmit without these of its learned parts, separated by commas.
     #[arg(long, value_delimiter = ',', value_name = "PART")]
     pub(crate) without: Vec<String>,
@@ -64,6 +68,9 @@ pub(crate) struct Args {
     /// Instead: compares the engine model with the real, idle vLLM at this address, step by step.
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) check_vllm: Option<SocketAddr>,
+    /// What is sent to that vLLM.
+    #[arg(long, value_enum, default_value_t = Load::FullPool)]
+    pub(crate) load: Load,
     /// Tables and plots go here.
     #[arg(long, default_value = "target/eval")]
     pub(crate) out: PathBuf,
@@ -97,6 +104,9 @@ impl Args {
             None => self.set(),
         };
         situations.retain(|situation| self.only.as_ref().is_none_or(|part| situation.name().contains(part)));
+        for situation in &mut situations {
+            situation.gateway.retry |= self.retry;
+        }
         if situations.is_empty() {
             bail!("--only: no situation's name contains {:?}", self.only.as_deref().unwrap_or_default());
         }

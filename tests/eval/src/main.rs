@@ -31,7 +31,7 @@ use crate::{args::Args, run::Wanted};
 fn main() -> Result<()> {
     let args = Args::parse();
     if let Some(address) = args.check_vllm {
-        return vllm::check(address, &args.out);
+        return vllm::check(address, args.load, &args.out);
     }
     let (situations, candidates) = (args.situations()?, args.candidates()?);
     if let Some(path) = &args.print {

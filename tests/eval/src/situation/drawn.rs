@@ -66,12 +66,12 @@ pub(crate) fn drawn(seed: u64) -> Situation {
     let longest_step = longest_step_s(&engine, &capacity, &means);
     Situation {
         seed,
-        source: Source::Drawn(Drawn {
+        source: Source::Drawn(Box::new(Drawn {
             pattern: pattern(&mut random(7), seconds(length)),
             begin_per_s: short(per_s / means.turns),
             before_s: short(2.0 * means.lasts_s),
             family,
-        }),
+        })),
         speed: 1.0,
         offered: Some(Offered { times, of: capacity.tightest }),
         length,

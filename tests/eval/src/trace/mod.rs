@@ -25,7 +25,7 @@ pub(crate) use synthetic::{HOSTILE, Kind};
 pub(crate) enum Source {
     Synthetic(Kind),
     /// A family of requests that begin at random times.
-    Drawn(Drawn),
+    Drawn(Box<Drawn>),
     /// Azure LLM inference trace: `TIMESTAMP,ContextTokens,GeneratedTokens`.
     Azure(PathBuf),
     /// Mooncake: JSON Lines with timestamp in ms, input_length, output_length, hash_ids of 512-token blocks.
