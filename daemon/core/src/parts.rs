@@ -4,7 +4,6 @@ macro_rules! parts {
     ($($(#[$doc:meta])* $field:ident, $name:literal;)*) => {
         /// Which learned parts are in use: all by default. One that is off has its neutral value.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
         pub struct Parts {
             $($(#[$doc])* pub $field: bool,)*
         }

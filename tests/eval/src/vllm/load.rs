@@ -42,7 +42,7 @@ impl Load {
     pub(super) const fn pause_ms(self) -> f64 {
         match self {
             Self::FullPool => 350.0,
-            Self::FewSlots => 1500.0,
+            Self::FewSlots => 700.0,
         }
     }
 
