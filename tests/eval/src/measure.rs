@@ -303,3 +303,35 @@ fn ttfts(of: &[Pair<'_>]) -> Vec<f64> {
 fn share(count: usize, of: usize) -> f64 {
     count as f64 / of.max(1) as f64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        policy,
+        run::play,
+        situation::{Limit, quick},
+        time::SECOND,
+    };
+
+    #[test]
+    fn an_overloaded_engine_is_late_and_thirds_add_up() {
+        // Chat at three times the pace: nobody is denied.
+        let situation = quick(&[], 120 * SECOND).remove(1);
+        let Limit::FirstTokenNs(limit) = situation.objective.limit else { panic!("no limit") };
+        let candidate = policy::family("none").unwrap().candidates(true)[0];
+        let requests = situation.requests().unwrap();
+        let played = play(&situation, requests, candidate.build(&situation)).unwrap();
+        let measured = Measured::of(&situation, &candidate, &played, &[]);
+        let late = |fate: &&Fate| fate.ttft().is_none_or(|ttft| ttft > limit);
+        let fates = &played.world.fates;
+        let expected = fates.iter().filter(late).count() as f64 / fates.len() as f64;
+        assert!(expected > 0.2 && (measured.value(Figure::Late) - expected).abs() < 1e-9, "{expected}");
+        let [short, middle, long] = measured.thirds();
+        assert_eq!(short + middle + long, measured.value(Figure::Good));
+        let good = played.world.requests.iter().filter(|request| played.world.good(request.id)).count();
+        assert!(good > 0 && measured.value(Figure::Good) == good as f64);
+        assert_eq!(measured.get(Figure::SlotsUnused), None);
+        assert_eq!(Figure::ALL.len(), Figure::LedgerErrorP99 as usize + 1);
+    }
+}
