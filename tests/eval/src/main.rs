@@ -12,6 +12,7 @@ mod hindsight;
 mod measure;
 mod policy;
 mod random;
+mod reference;
 mod report;
 mod request;
 mod run;

@@ -14,15 +14,6 @@ impl Policy for Everybody {
     }
 }
 
-/// The clairvoyant: true lengths, true state, KV and TTFT.
-pub(crate) struct Clairvoyant;
-
-impl Policy for Clairvoyant {
-    fn decide(&mut self, ask: &Ask<'_>) -> Answer {
-        Answer::plain(ask.world.fits(ask.at, ask.request))
-    }
-}
-
 /// The last scrape.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {

@@ -19,6 +19,7 @@ use gpuadmit_core::{
 
 use crate::{
     engine::{EngineSetup, RequestId},
+    reference::{Clairvoyant, Order},
     request::Request,
     time::Nanos,
     world::World,
@@ -56,7 +57,7 @@ pub(crate) struct Ask<'a> {
     /// All that the gateway has under way.
     pub(crate) streams: &'a Streams,
     pub(crate) setup: &'a EngineSetup,
-    /// For the clairvoyant only.
+    /// For references only.
     pub(crate) world: &'a World,
 }
 
@@ -96,9 +97,9 @@ pub(crate) struct Estimate {
     pub(crate) high: u64,
 }
 
-/// The clairvoyant rule.
+/// The clairvoyant rule that takes all that fit as they arrive.
 pub(crate) fn clairvoyant() -> Box<dyn Policy> {
-    Box::new(gauge::Clairvoyant)
+    Box::new(Clairvoyant::new(Order::Arrival))
 }
 
 /// A rule of admission. Only `decide` must be there; the rest is what a rule may listen to.

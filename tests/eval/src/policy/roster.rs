@@ -6,7 +6,7 @@ use super::{
     Policy,
     bucket::TokenBucket,
     epp::{TokenConcurrency, Utilization},
-    gauge::{Clairvoyant, Everybody, Margin, WaitingLimit},
+    gauge::{Everybody, Margin, WaitingLimit},
     gpuadmit::Gpuadmit,
     ledger::{ActiveBlocks, Concurrency, NoEvict, WorstCase},
     past_future::PastFuture,
@@ -14,6 +14,7 @@ use super::{
     vllm::{QueuedRequests, QueuedTokens},
 };
 use crate::{
+    reference::{Clairvoyant, MARGINS, ORDERS, PLANS, Planned, State},
     situation::Situation,
     time::{MILLISECOND, SECOND},
 };
@@ -61,9 +62,14 @@ const fn swept(
 pub(crate) const CLAIRVOYANT: &str = "ceiling";
 pub(crate) const STATE: &str = "state";
 
+const fn reference(name: &'static str, values: &'static [f64]) -> Family {
+    Family { name, parameter: "variant", values, quick: values, ttft: false }
+}
+
 /// All rules.
 pub(crate) const FAMILIES: &[Family] = &[
-    fixed("ceiling", false),
+    reference("ceiling", &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]),
+    reference("state", &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]),
     fixed("gpuadmit", false),
     fixed("gpuadmit-installed", false),
     fixed("gpuadmit-ends", false),
@@ -132,7 +138,13 @@ impl Candidate {
     pub(crate) fn build(&self, situation: &Situation) -> Box<dyn Policy> {
         let value = self.value;
         match self.family {
-            "ceiling" => Box::new(Clairvoyant),
+            "ceiling" => match ORDERS.get(value as usize) {
+                Some(order) => Box::new(Clairvoyant::new(*order)),
+                None => Box::new(Planned::within(PLANS[value as usize - ORDERS.len()])),
+            },
+            "state" => {
+                Box::new(State::new(situation, MARGINS[value as usize]).expect("it was loaded before"))
+            }
             "gpuadmit" => Box::new(Gpuadmit::new(situation, self.parts)),
             "gpuadmit-installed" => Box::new(Gpuadmit::as_installed(situation, self.parts)),
             "gpuadmit-ends" => Box::new(Gpuadmit::ends_only(situation, self.parts)),
