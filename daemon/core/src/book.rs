@@ -9,6 +9,7 @@ use std::{
 
 use crate::{
     lengths::{Counts, Histogram, Survival, seed_weight},
+    parts::Parts,
     request::Request,
     units::Tokens,
 };
@@ -60,11 +61,18 @@ pub(crate) struct Book {
     classes: BTreeMap<ClassKey, Class>,
     prior: Survival,
     uses: u64,
+    parts: Parts,
 }
 
 impl Default for Book {
     fn default() -> Self {
-        Self { models: BTreeMap::new(), classes: BTreeMap::new(), prior: Survival::prior(), uses: 0 }
+        Self {
+            models: BTreeMap::new(),
+            classes: BTreeMap::new(),
+            prior: Survival::prior(),
+            uses: 0,
+            parts: Parts::default(),
+        }
     }
 }
 
@@ -78,15 +86,22 @@ pub struct Learned {
 }
 
 impl Book {
+    /// With these of its learned parts.
+    pub(crate) fn of(parts: Parts) -> Self {
+        Self { parts, ..Self::default() }
+    }
+
     /// Distribution for a class of `model`.
     pub(crate) fn survival(&self, model: &str, class: ClassKey) -> &Survival {
         let of_class = self.classes.get(&class).map(|class| &class.survival);
-        of_class.or_else(|| self.models.get(model).map(|model| &model.survival)).unwrap_or(&self.prior)
+        let learned = of_class.filter(|_| self.parts.lengths && self.parts.lengths_by_class);
+        learned.unwrap_or_else(|| self.of_model(model))
     }
 
     /// Distribution for any request of `model`.
     pub(crate) fn of_model(&self, model: &str) -> &Survival {
-        self.models.get(model).map_or(&self.prior, |model| &model.survival)
+        let model = self.models.get(model).filter(|_| self.parts.lengths);
+        model.map_or(&self.prior, |model| &model.survival)
     }
 
     fn model(&mut self, name: &Arc<str>) -> Option<&mut Model> {

@@ -68,9 +68,16 @@ pub(crate) struct Cost {
     bound: Option<f64>,
     /// Since something was learned.
     silent: Duration,
+    /// Whether the cost per token is all that is learned.
+    tokens_only: bool,
 }
 
 impl Cost {
+    /// A cost per token and, unless `tokens_only`, per token and token before it.
+    pub(crate) fn new(tokens_only: bool) -> Self {
+        Self { tokens_only, ..Self::default() }
+    }
+
     /// `work` took `time`, without a gap.
     pub(crate) fn learn(&mut self, work: Work, time: Duration) {
         let seconds = time.as_secs_f64();
@@ -99,7 +106,7 @@ impl Cost {
             self.bound = Some(self.bound.map_or(cost, |bound| bound.min(cost)));
         } else if self.per_token().is_some_and(|known| cost < known / 2.0) {
             // Something has become much faster: begin anew.
-            *self = Self { bound: Some(cost), ..Self::default() };
+            *self = Self { bound: Some(cost), ..Self::new(self.tokens_only) };
         }
     }
 
@@ -116,7 +123,7 @@ impl Cost {
         let single = (self.tokens_time / self.tokens_tokens, 0.0);
         let most = self.tokens_tokens * self.squares_squares;
         let determinant = most - self.tokens_squares * self.tokens_squares;
-        if determinant < most * ALIKE {
+        if self.tokens_only || determinant < most * ALIKE {
             return Some(single);
         }
         let of_tokens = self.tokens_time * self.squares_squares - self.squares_time * self.tokens_squares;

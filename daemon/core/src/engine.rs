@@ -12,6 +12,7 @@ use crate::{
     ledger::{Ledger, Reservation},
     liveness::{Liveness, Pulse},
     observation::{EngineFacts, EngineReading, ProcessRole, RankReading, SumCount},
+    parts::Parts,
     pool::Pool,
     precursor::Followed,
     report::Seen,
@@ -57,6 +58,7 @@ pub(crate) struct Engine {
     pub(crate) allocation_over: Option<u64>,
     /// Co-tenants' growth on each of them: grown by, free, when.
     growth: BTreeMap<Arc<str>, (Bytes, Bytes, Mono)>,
+    pub(crate) parts: Parts,
 }
 
 /// What a reading did.
@@ -89,7 +91,13 @@ impl Engine {
             allocation_event: None,
             allocation_over: None,
             growth: BTreeMap::new(),
+            parts: Parts::default(),
         }
+    }
+
+    /// The same with these of its learned parts; nothing was learned yet.
+    pub(crate) fn with(self, parts: Parts) -> Self {
+        Self { parts, ..self }
     }
 
     /// Tokens that it has written to its pools in all, by the last reading.
@@ -105,7 +113,7 @@ impl Engine {
         let room =
             |pool: &Pool| pool.total.map_or(Tokens(u64::MAX), |total| total.to_tokens(pool.block_size));
         let room = self.pools.iter().map(room).fold(Tokens::ZERO, |sum, room| sum + room);
-        self.written().saturating_sub(then) <= room
+        !self.parts.written_over || self.written().saturating_sub(then) <= room
     }
 
     /// Whether it serves `model`; `None` when it may but does not say.
@@ -178,7 +186,7 @@ impl Engine {
         if let Some(index) = self.pools.iter().position(|pool| pool.rank == rank) {
             return index;
         }
-        self.pools.push(Pool::new(rank, &self.facts));
+        self.pools.push(Pool::new(rank, &self.facts).with(self.parts));
         self.ledger.set_pools(self.pools.len());
         self.pools.len() - 1
     }

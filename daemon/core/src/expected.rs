@@ -199,7 +199,7 @@ impl Engine {
         let Some(pool) = self.pools.get(weighed.rank.unwrap_or(0)) else { return };
         let admitted = weighed.denied.is_none() && !weighed.probe && self.mode(settings) == Mode::Enforce;
         let empty = pool.idle(now) && self.ledger.live.is_empty();
-        if expecting.is_empty() || !admitted || empty {
+        if !self.parts.expected_back || expecting.is_empty() || !admitted || empty {
             return;
         }
         let most = real(pool.total.unwrap_or_default().0) * MOST_KEPT;

@@ -56,6 +56,7 @@ pub mod node;
 pub mod observation;
 mod observe;
 mod omen;
+pub mod parts;
 mod pool;
 mod precursor;
 mod prefill;

@@ -99,7 +99,7 @@ impl Node {
             self.touched = Touched::All;
         }
         let why = not_answered("found", facts.obstacle);
-        self.engines.push(Engine::new(facts, now));
+        self.engines.push(Engine::new(facts, now).with(self.settings.parts));
         if let Some(engine) = self.engines.last_mut() {
             engine.live.why = why;
         }

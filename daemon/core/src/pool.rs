@@ -12,6 +12,7 @@ use crate::{
     ledger::Sums,
     need::Need,
     observation::{EngineFacts, RankReading},
+    parts::Parts,
     prefill::{Passed, Prefill},
     rate::{Drain, Mean},
     request::Class,
@@ -92,6 +93,7 @@ pub(crate) struct Pool {
     unexplained_square: Mean,
     /// Long-run mean of requests that are not ours.
     bypassing: Mean,
+    pub(crate) parts: Parts,
 }
 
 /// What the reservations of a pool hold by our reckoning, in blocks as requests take them.
@@ -144,7 +146,13 @@ impl Pool {
             unexplained_mean: Mean::over(BYPASS_MEMORY),
             unexplained_square: Mean::over(BYPASS_MEMORY),
             bypassing: Mean::over(BYPASS_MEMORY),
+            parts: Parts::default(),
         }
+    }
+
+    /// The same with these of its learned parts; nothing was learned yet.
+    pub(crate) fn with(self, parts: Parts) -> Self {
+        Self { parts, prefill: Prefill::of(parts), ..self }
     }
 
     /// Takes in a reading; returns how many requests arrived and how the counters moved.
@@ -155,7 +163,9 @@ impl Pool {
         if let Some(rate) = change.token_rate {
             self.token_rate.take(rate, change.elapsed);
         }
-        self.caution.learn(&change, self.prefill.others_share());
+        if self.parts.caution {
+            self.caution.learn(&change, self.prefill.others_share());
+        }
         self.figures = Some(Figures { span, interval, raw, used });
         change
     }
@@ -178,7 +188,7 @@ impl Pool {
             self.cached.take(share, change.elapsed);
         }
         let Some(figures) = &self.figures else { return };
-        let computed = 1.0 - self.cached.get().unwrap_or(0.0);
+        let computed = 1.0 - self.cached_share();
         let usual = real(mean_prompt(&figures.raw).unwrap_or(BYPASS_PROMPT).0);
         let beyond = real(change.prompt_tokens) - queue.passed_prompts;
         // Which of ours have passed is known where gateways tell.
@@ -214,8 +224,7 @@ impl Pool {
     /// Tokens of `prompt` that the prefix cache is not expected to hold: `known` of them are in it because its session
     /// was here before, else the usual share.
     pub(crate) fn uncached(&self, prompt: Tokens, known: Option<Tokens>) -> Tokens {
-        let cached =
-            known.unwrap_or_else(|| Tokens(count_up(self.cached.get().unwrap_or(0.0) * real(prompt.0))));
+        let cached = known.unwrap_or_else(|| Tokens(count_up(self.cached_share() * real(prompt.0))));
         // The last token is always computed.
         prompt.saturating_sub(cached).max(Tokens(1))
     }
@@ -242,21 +251,28 @@ impl Pool {
     }
 
     pub(crate) fn weight(&self) -> f64 {
-        self.weight.get().unwrap_or(1.0)
+        self.weight.get().filter(|_| self.parts.block_weight).unwrap_or(1.0)
+    }
+
+    /// Share of prompt tokens that the prefix cache holds.
+    fn cached_share(&self) -> f64 {
+        self.cached.get().filter(|_| self.parts.cached_share).unwrap_or(0.0)
     }
 
     /// Use by traffic that the ledger does not know of, now and as it goes on. `life`: mean output length, worked out
     /// only where there is any.
     pub(crate) fn other(&self, now: Mono, life: impl FnOnce() -> f64) -> Other {
         let age = self.age(now).unwrap_or_default();
-        let (_, above) = self.doubt.width(age, self.uncertainty(now, 0));
+        let bound = self.uncertainty(now, 0);
+        let above = if self.parts.decision_band { self.doubt.width(age, bound).1 } else { bound };
         let doubt = (real(above.0) / BAND_SIGMAS).powi(2);
         let none = |mean: Option<f64>| mean.is_none_or(|mean| mean < NO_BLOCKS);
         if self.bypass == 0 && self.unexplained < NO_BLOCKS && none(self.unexplained_mean.get()) {
             return Other { doubt, ..Other::default() };
         }
-        let mean = self.unexplained_mean.get().unwrap_or(self.unexplained);
-        let square = self.unexplained_square.get().unwrap_or(mean * mean);
+        let learned = |mean: &Mean| mean.get().filter(|_| self.parts.bypass_use);
+        let mean = learned(&self.unexplained_mean).unwrap_or(self.unexplained);
+        let square = learned(&self.unexplained_square).unwrap_or(mean * mean);
         let strangers = &self.prefill.strangers;
         let (usual, came) = (strangers.usual(age), strangers.since(age));
         let rate = self.token_rate.get().unwrap_or(0.0);
@@ -295,6 +311,9 @@ impl Pool {
     pub(crate) fn width(&self, now: Mono, held: &Held) -> (Blocks, Blocks) {
         let age = self.age(now).unwrap_or_default();
         let bound = self.uncertainty(now, held.unseen_sequences);
+        if !self.parts.band {
+            return (bound + held.unseen, bound);
+        }
         // The estimate is of the step under way, which no reading has shown.
         let (below, above) = self.band.width(age + self.step(), bound);
         if self.band.learned() { (below, above) } else { (below + held.unseen, above) }
@@ -416,7 +435,7 @@ impl Pool {
     /// The engine's process is another one: what was in it is gone.
     pub(crate) fn forget_use(&mut self) {
         (self.bypass, self.unexplained, self.residual, self.beyond_ours) = (0, 0.0, 0.0, 0.0);
-        self.prefill = Prefill::default();
+        self.prefill = Prefill::of(self.parts);
     }
 }
 

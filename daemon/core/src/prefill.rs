@@ -11,6 +11,7 @@ use std::time::Duration;
 use crate::{
     cost::{Cost, Work},
     margin::Margin,
+    parts::Parts,
     rate::Mean,
     strangers::Strangers,
     units::Mono,
@@ -75,6 +76,7 @@ pub(crate) struct Prefill {
     /// What passed by word of gateways since the last reading.
     passed: Work,
     passed_prompts: f64,
+    parts: Parts,
 }
 
 impl Default for Prefill {
@@ -104,6 +106,7 @@ impl Default for Prefill {
             credit: 0.0,
             passed: Work::default(),
             passed_prompts: 0.0,
+            parts: Parts::default(),
         }
     }
 }
@@ -132,6 +135,16 @@ pub(crate) struct Passed {
 }
 
 impl Prefill {
+    /// With these of its learned parts.
+    pub(crate) fn of(parts: Parts) -> Self {
+        Self {
+            parts,
+            cost: Cost::new(!parts.cost_per_pair),
+            strangers: Strangers::of(parts),
+            ..Self::default()
+        }
+    }
+
     /// A prompt was admitted.
     pub(crate) fn add(&mut self, work: Work) {
         self.since.add(work);
@@ -237,6 +250,9 @@ impl Prefill {
 
     /// Share of requests that come by other ways.
     pub(crate) fn others_share(&self) -> f64 {
+        if !self.parts.bypass_share {
+            return 0.0;
+        }
         self.others.get().unwrap_or(0.0).min(MOST_OTHERS)
     }
 

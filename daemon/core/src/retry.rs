@@ -112,7 +112,8 @@ impl Node {
         let Some(key) = key else { return };
         let came = |engine: &mut Engine| {
             let one = engine.come_back.expecting.take(now, key)?;
-            let later = engine.come_back.kind(one.reason)?;
+            let learns = engine.parts.retry_after;
+            let later = engine.come_back.kind(one.reason).filter(|_| learns)?;
             match denied {
                 None if !one.learned => later.learn(true),
                 Some(reason) if !one.learned && reason.http_status() == 429 => later.learn(false),
@@ -146,7 +147,7 @@ impl Node {
             // What is broken says nothing of room.
             Err(_) => return,
         };
-        let engine = self.engines.get_mut(index);
+        let engine = self.engines.get_mut(index).filter(|engine| engine.parts.retry_after);
         if let Some(later) = engine.and_then(|engine| engine.come_back.kind(reason)) {
             later.learn(admitted);
         }

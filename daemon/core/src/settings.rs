@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
+    parts::Parts,
     request::Class,
     units::{Bytes, Tokens},
 };
@@ -52,6 +53,8 @@ pub struct Settings {
     pub tenant_default: TenantLimits,
     /// Limits per tenant named by the operator; "" is the anonymous one.
     pub tenants: BTreeMap<String, TenantLimits>,
+    /// Which learned parts engines that are found from now on use: for evaluations.
+    pub parts: Parts,
 }
 
 /// What requests of one class may take.
@@ -187,6 +190,7 @@ impl Default for Settings {
             queue_time: Duration::from_secs(30),
             tenant_default: TenantLimits::default(),
             tenants: BTreeMap::new(),
+            parts: Parts::default(),
         }
     }
 }

@@ -109,7 +109,7 @@ impl Engine {
         let (work, prompt) = (one.work(), one.counted());
         let just_now = one.generated <= FIRST_TOKENS.times(u64::from(one.n));
         one.told = one.told.map(|_| just_now);
-        if let Some(foreseen) = one.foreseen.filter(|_| just_now) {
+        if let Some(foreseen) = one.foreseen.filter(|_| just_now && pool.parts.ttft_margin) {
             pool.prefill.margin.learn(foreseen, now.since(one.admitted_at));
         }
         if just_now {

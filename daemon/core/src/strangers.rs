@@ -4,7 +4,10 @@
 
 use std::time::Duration;
 
-use crate::units::{Mono, real};
+use crate::{
+    parts::Parts,
+    units::{Mono, real},
+};
 
 /// Time after which an older reading weighs 1/e.
 const MEMORY: Duration = Duration::from_mins(5);
@@ -33,9 +36,14 @@ pub(crate) struct Strangers {
     /// Passed of late, and their prompt tokens.
     passed: f64,
     tokens: f64,
+    parts: Parts,
 }
 
 impl Strangers {
+    pub(crate) fn of(parts: Parts) -> Self {
+        Self { parts, ..Self::default() }
+    }
+
     /// A request asked us.
     pub(crate) fn ask(&mut self) {
         self.asks = self.asks.saturating_add(1);
@@ -80,6 +88,9 @@ impl Strangers {
 
     /// Prompt tokens of one, where all that the engine computes have `usual` on the average.
     pub(crate) fn prompt(&self, usual: f64) -> f64 {
+        if !self.parts.bypass_prompt {
+            return usual;
+        }
         let mean = (self.tokens + USUAL * usual) / (self.passed.max(0.0) + USUAL);
         mean.clamp(usual / UNUSUAL, usual * UNUSUAL)
     }
@@ -111,6 +122,9 @@ impl Strangers {
             return (0.0, 0.0);
         }
         let per_second = (self.time_came / self.time_time, 0.0);
+        if !self.parts.bypass_per_ask {
+            return per_second;
+        }
         let most = self.time_time * self.asks_asks;
         let determinant = most - self.time_asks * self.time_asks;
         if determinant <= most * ALIKE {
@@ -129,13 +143,17 @@ impl Strangers {
 
     /// How many are expected in `elapsed`, in which `asks` asked us.
     fn expected(&self, elapsed: Duration, asks: u64) -> f64 {
-        let (per_second, per_ask) = self.both();
+        let (per_second, per_ask) = match self.both() {
+            (_, per_ask) if !self.parts.bypass_per_second => (0.0, per_ask),
+            both => both,
+        };
         per_second * elapsed.as_secs_f64() + per_ask * real(asks)
     }
 
     /// How many come in `time` on the average.
     pub(crate) fn usual(&self, time: Duration) -> f64 {
-        if self.time_time > 0.0 { self.time_came / self.time_time * time.as_secs_f64() } else { 0.0 }
+        let known = self.parts.bypass_per_second && self.time_time > 0.0;
+        if known { self.time_came / self.time_time * time.as_secs_f64() } else { 0.0 }
     }
 }
 

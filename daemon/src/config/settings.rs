@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use gpuadmit_core::{
+    parts::Parts,
     settings::{self, ClassLimits, Classes, Risk, Settings},
     units::{Bytes, Tokens},
 };
@@ -49,6 +50,7 @@ impl Config {
             queue_time: Duration::from_millis(self.queue.time_ms),
             tenant_default: tenant_limits(&self.tenant_default),
             tenants: self.tenant.iter().map(|one| (one.name.clone(), self.limits_of(one))).collect(),
+            parts: Parts::default(),
         }
     }
 

@@ -1,4 +1,5 @@
-//! Seeded randomness: the same seed gives the same run on every machine.
+//! Seeded randomness: the same seed gives the same run on every machine. So logarithms and the like come from the crate
+//! `libm`, not from the system's library, whose last digits differ between versions and CPUs.
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
 #[derive(Clone, Debug)]
@@ -29,13 +30,13 @@ impl Random {
     }
 
     pub(crate) fn exponential(&mut self, mean: f64) -> f64 {
-        -mean * (1.0 - self.unit()).ln()
+        -mean * libm::log(1.0 - self.unit())
     }
 
     /// Log-normal by its median and the deviation of its logarithm.
     pub(crate) fn log_normal(&mut self, median: f64, sigma: f64) -> f64 {
-        let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
-        median * (sigma * radius * (std::f64::consts::TAU * self.unit()).cos()).exp()
+        let radius = (-2.0 * libm::log(1.0 - self.unit())).sqrt();
+        median * libm::exp(sigma * radius * libm::cos(std::f64::consts::TAU * self.unit()))
     }
 
     pub(crate) fn pick<T: Copy>(&mut self, of: &[T]) -> T {

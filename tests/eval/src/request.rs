@@ -4,11 +4,6 @@ use std::time::Duration;
 
 use crate::{engine::RequestId, time::Nanos, trace::Content};
 
-/// A good answer's first token comes within this time.
-pub(crate) const TTFT_OBJECTIVE: Nanos = 3 * crate::time::SECOND;
-/// A good answer has no longer pause between two tokens.
-pub(crate) const GAP_OBJECTIVE: Nanos = crate::time::SECOND;
-
 /// A request as it will turn out to be.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
@@ -20,6 +15,8 @@ pub(crate) struct Request {
     pub(crate) max_tokens: Option<u64>,
     pub(crate) tenant: u32,
     pub(crate) content: Content,
+    /// From its admission to the engine's queue.
+    pub(crate) delivery: Nanos,
     /// Goes to the engine without asking.
     pub(crate) bypass: bool,
     /// Its end is never reported.
@@ -83,13 +80,6 @@ impl Fate {
     /// Time to first token.
     pub(crate) fn ttft(&self) -> Option<Nanos> {
         self.first_token.map(|first| first - self.sent_at)
-    }
-
-    /// Whether it ended and met its objectives.
-    pub(crate) fn good(&self) -> bool {
-        self.phase == Phase::Done
-            && self.ttft().is_some_and(|ttft| ttft <= TTFT_OBJECTIVE)
-            && self.longest_gap <= GAP_OBJECTIVE
     }
 
     /// Whether the engine has it, or will have it soon.

@@ -3,7 +3,6 @@
 use std::{
     io::{IsTerminal, Write},
     num::NonZeroUsize,
-    path::Path,
     sync::{
         Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -13,22 +12,27 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use crate::{cells::Cell, measure::Measured, policy::Candidate, run::run};
+use crate::{
+    measure::Measured,
+    policy::Candidate,
+    run::{Wanted, run},
+    situation::Situation,
+};
 
 /// A situation and what all rules made of it, in the order of the rules.
 pub(crate) struct Outcome {
-    pub(crate) cell: Cell,
+    pub(crate) situation: Situation,
     pub(crate) measured: Vec<Measured>,
 }
 
-/// Runs every candidate in every cell; every request's story goes into the folder `requests`.
+/// Runs every candidate in every situation.
 pub(crate) fn run_all(
-    cells: &[Cell],
+    situations: &[Situation],
     candidates: &[Candidate],
     threads: Option<usize>,
-    requests: Option<&Path>,
+    wanted: &Wanted<'_>,
 ) -> Result<Vec<Outcome>> {
-    let jobs = cells.len() * candidates.len();
+    let jobs = situations.len() * candidates.len();
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(jobs)));
     let threads = threads.or_else(|| thread::available_parallelism().ok().map(NonZeroUsize::get));
     thread::scope(|scope| {
@@ -36,8 +40,8 @@ pub(crate) fn run_all(
             scope.spawn(|| {
                 loop {
                     let job = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(cell) = cells.get(job / candidates.len()) else { return };
-                    let measured = run(cell, &candidates[job % candidates.len()], requests);
+                    let Some(situation) = situations.get(job / candidates.len()) else { return };
+                    let measured = run(situation, &candidates[job % candidates.len()], wanted);
                     let mut done = done.lock().expect("no thread panics");
                     done.push((job, measured));
                     progress(done.len(), jobs);
@@ -48,12 +52,12 @@ pub(crate) fn run_all(
     let mut done = done.into_inner().expect("no thread panicked");
     done.sort_by_key(|(job, _)| *job);
     let mut measured = done.into_iter().map(|(_, measured)| measured);
-    let outcome = |cell: &Cell| {
+    let outcome = |situation: &Situation| {
         let of_cell: Result<Vec<_>> = measured.by_ref().take(candidates.len()).collect();
-        let measured = of_cell.with_context(|| cell.name())?;
-        Ok(Outcome { cell: cell.clone(), measured })
+        let measured = of_cell.with_context(|| situation.name())?;
+        Ok(Outcome { situation: situation.clone(), measured })
     };
-    cells.iter().map(outcome).collect()
+    situations.iter().map(outcome).collect()
 }
 
 fn progress(done: usize, of: usize) {

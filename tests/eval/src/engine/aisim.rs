@@ -13,9 +13,7 @@ use aisimulate_core::engine::{
 use anyhow::Result;
 use uuid::Uuid;
 
-use super::{
-    EngineModel, EngineSetup, Event, Gauges, Output, RequestId, Step, StepCost, Submission, cost::Work,
-};
+use super::{EngineModel, EngineSetup, Event, Gauges, Output, RequestId, Step, StepCost, Submission, Work};
 use crate::time::{MILLISECOND, Nanos};
 
 /// A rank of `aisimulate-core`'s vLLM.

@@ -1,5 +1,7 @@
 //! What a step costs in time.
 
+use serde::{Deserialize, Serialize};
+
 use crate::time::{Nanos, nanos};
 
 /// Milliseconds of a step: weights are read once, every sequence, prompt token and token of context adds its part.
@@ -7,7 +9,7 @@ use crate::time::{Nanos, nanos};
 /// The defaults resemble a model of 8 billion parameters on a GPU of the middle class (about 1 TB/s and 270 useful
 /// TFLOP/s): 15 ms for its 8 to 16 GB of weights, 16 GFLOP per prompt token, 128 KiB of KV cache per token of context,
 /// 0.5 MFLOP per pair of prompt token and context token.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct StepCost {
     /// For a step, whatever it does.
     pub(crate) base: f64,

@@ -3,7 +3,7 @@
 use gpuadmit_core::observation::EngineReading;
 
 use super::{Answer, Ask, Policy};
-use crate::time::{MILLISECOND, Nanos};
+use crate::time::Nanos;
 
 /// Everybody is let in.
 pub(crate) struct Everybody;
@@ -11,15 +11,6 @@ pub(crate) struct Everybody;
 impl Policy for Everybody {
     fn decide(&mut self, _: &Ask<'_>) -> Answer {
         Answer::plain(true)
-    }
-}
-
-/// The clairvoyant: true lengths, true state, KV and TTFT.
-pub(crate) struct Clairvoyant;
-
-impl Policy for Clairvoyant {
-    fn decide(&mut self, ask: &Ask<'_>) -> Answer {
-        Answer::plain(ask.world.fits(ask.at, ask.request))
     }
 }
 
@@ -55,7 +46,7 @@ impl Margin {
 impl Policy for Margin {
     fn decide(&mut self, ask: &Ask<'_>) -> Answer {
         let need = ask.world.blocks(ask.request.prompt) as f64 / ask.setup.blocks as f64;
-        Answer::plain(self.seen.usage + need <= 1.0 - self.margin)
+        Answer::because(self.seen.usage + need <= 1.0 - self.margin, "memory")
     }
 
     fn scraped(&mut self, at: Nanos, reading: &EngineReading) {
@@ -67,48 +58,16 @@ impl Policy for Margin {
     }
 }
 
-/// Endpoint picker of the Gateway API inference extension: an endpoint is saturated at max(queue / limit, kv / limit) ≥ 1,
-/// or when its metrics are too old. Scraped every 50 ms.
-pub(crate) struct EndpointThresholds {
-    pub(crate) kv: f64,
-    pub(crate) queue: u64,
-    seen: Seen,
-}
-
-/// As published: `--refresh-metrics-interval` 50 ms, staleness 200 ms.
-const PICKER_INTERVAL: Nanos = 50 * MILLISECOND;
-const PICKER_STALE: Nanos = 200 * MILLISECOND;
-
-impl EndpointThresholds {
-    pub(crate) fn new(kv: f64, queue: u64) -> Self {
-        Self { kv, queue, seen: Seen::default() }
-    }
-}
-
-impl Policy for EndpointThresholds {
-    fn decide(&mut self, ask: &Ask<'_>) -> Answer {
-        let stale = ask.at - self.seen.at > PICKER_STALE;
-        Answer::plain(!stale && self.seen.usage < self.kv && self.seen.waiting < self.queue)
-    }
-
-    fn scraped(&mut self, at: Nanos, reading: &EngineReading) {
-        self.seen = Seen::of(at, reading);
-    }
-
-    fn interval(&self) -> Option<Nanos> {
-        Some(PICKER_INTERVAL)
-    }
-}
-
-/// kaito's middleware: deny while more wait than `limit` (published: max_num_seqs), the gauge hedged with what was sent
-/// since. It sits in the engine's own process: its gauge is one step old.
+/// kaito's middleware: deny while more wait than `limit`, the gauge hedged with what was sent since. It sits in the
+/// engine's own process: its gauge is one step old.
 pub(crate) struct WaitingLimit {
-    pub(crate) limit: u64,
+    /// `None`: as published, max_num_seqs.
+    limit: Option<u64>,
     seen: Seen,
 }
 
 impl WaitingLimit {
-    pub(crate) fn new(limit: u64) -> Self {
+    pub(crate) fn new(limit: Option<u64>) -> Self {
         Self { limit, seen: Seen::default() }
     }
 }
@@ -116,7 +75,8 @@ impl WaitingLimit {
 impl Policy for WaitingLimit {
     fn decide(&mut self, ask: &Ask<'_>) -> Answer {
         let sent_since = ask.streams.values().filter(|stream| stream.sent_at > self.seen.at).count() as u64;
-        Answer::plain(self.seen.waiting + sent_since <= self.limit)
+        let limit = self.limit.unwrap_or(ask.setup.max_num_seqs);
+        Answer::because(self.seen.waiting + sent_since <= limit, "slots")
     }
 
     fn scraped(&mut self, at: Nanos, reading: &EngineReading) {
@@ -124,6 +84,6 @@ impl Policy for WaitingLimit {
     }
 
     fn interval(&self) -> Option<Nanos> {
-        Some(PICKER_INTERVAL)
+        Some(super::epp::INTERVAL)
     }
 }

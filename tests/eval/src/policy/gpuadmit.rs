@@ -7,6 +7,7 @@ use gpuadmit_core::{
     observation::{
         EngineFacts, EngineProcess, EngineReading, Observation, ProcessRole, RankReading, ServedModel,
     },
+    parts::Parts,
     request::{Class, Completion, Prompt, Reference, Request as Question, ReservationId, Verdict},
     settings::Settings,
     units::{Mono, Span, Tokens},
@@ -15,7 +16,7 @@ use gpuadmit_core::{
 use super::{Answer, Ask, End, Estimate, Policy};
 use crate::{
     engine::{EngineSetup, RequestId},
-    request::TTFT_OBJECTIVE,
+    situation::{self, Situation},
     time::{MILLISECOND, Nanos},
 };
 
@@ -24,34 +25,43 @@ const MODEL: &str = "model";
 
 pub(crate) struct Gpuadmit {
     node: Node,
-    /// Whether the gateway reports first tokens.
-    tells: bool,
+    /// Whether the gateway reports first tokens and progress.
+    first_tokens: bool,
+    /// Whether callers name their objective.
+    named: bool,
+    class: Class,
     reservations: HashMap<RequestId, ReservationId>,
-    /// As the gateways' scrapers would name the engine's interval.
-    interval: Duration,
-    own_interval: Option<Nanos>,
+    /// Time between scrapes.
+    interval: Nanos,
 }
 
-/// 1.2 ms of the engine's CPU per reading, and no more than one per cent of a core.
+/// The daemon's own interval: 1.2 ms of the engine's CPU per reading, and no more than one per cent of a core.
 const INSTALLED: Nanos = 120 * MILLISECOND;
 
 impl Gpuadmit {
-    pub(crate) fn new(interval: Duration, share: Option<f64>) -> Self {
-        let mut settings = Settings::default();
-        settings.tenant_default.pool_share = share.unwrap_or(settings.tenant_default.pool_share);
-        let node = Node::new(settings, 1);
-        Self { node, tells: true, reservations: HashMap::new(), interval, own_interval: None }
+    /// As `situation` has it.
+    pub(crate) fn new(situation: &Situation, parts: Parts) -> Self {
+        let mut settings = Settings { parts, ..Settings::default() };
+        settings.tenant_default.pool_share =
+            situation.tenant_share.unwrap_or(settings.tenant_default.pool_share);
+        Self {
+            node: Node::new(settings, 1),
+            first_tokens: situation.gateway.first_tokens,
+            named: situation.objective.named,
+            class: class(situation.objective.class()),
+            reservations: HashMap::new(),
+            interval: situation.telemetry.interval,
+        }
     }
 
     /// At the interval that the daemon takes by itself where a filtered reading costs what vLLM 0.32 takes for it.
-    pub(crate) fn as_installed(share: Option<f64>) -> Self {
-        let interval = Duration::from_nanos(INSTALLED);
-        Self { own_interval: Some(INSTALLED), ..Self::new(interval, share) }
+    pub(crate) fn as_installed(situation: &Situation, parts: Parts) -> Self {
+        Self { interval: INSTALLED, ..Self::new(situation, parts) }
     }
 
     /// Behind a gateway that reports nothing but ends.
-    pub(crate) fn told_of_ends(interval: Duration, share: Option<f64>) -> Self {
-        Self { tells: false, ..Self::new(interval, share) }
+    pub(crate) fn ends_only(situation: &Situation, parts: Parts) -> Self {
+        Self { first_tokens: false, ..Self::new(situation, parts) }
     }
 
     /// Does what has become due by now.
@@ -76,7 +86,8 @@ impl Policy for Gpuadmit {
         self.node.observe(mono(at), Observation::Engine(Box::new(facts(at, setup))));
         let span = Span::at(mono(at));
         let ranks = vec![reading];
-        let reading = EngineReading { span, ranks, interval: self.interval, ..EngineReading::default() };
+        let interval = Duration::from_nanos(self.interval);
+        let reading = EngineReading { span, ranks, interval, ..EngineReading::default() };
         self.scraped(at, &reading);
     }
 
@@ -91,10 +102,10 @@ impl Policy for Gpuadmit {
             max_tokens: ask.request.max_tokens.map(Tokens),
             n: 1,
             has_stop: false,
-            class: Class::Standard,
+            class: self.class,
             tenant: &tenant,
             session_key: session.as_deref(),
-            ttft_objective: Some(Duration::from_nanos(TTFT_OBJECTIVE)),
+            ttft_objective: self.named.then(|| Duration::from_nanos(ask.deadline())),
             pace_objective: None,
             wait: Duration::ZERO,
             request_id: None,
@@ -121,12 +132,13 @@ impl Policy for Gpuadmit {
     }
 
     fn first_token(&mut self, at: Nanos, id: RequestId) {
-        if self.tells {
-            self.progressed(at, id, 1);
-        }
+        self.progressed(at, id, 1);
     }
 
     fn progressed(&mut self, at: Nanos, id: RequestId, generated: u64) {
+        if !self.first_tokens {
+            return;
+        }
         self.tick(at);
         if let Some(reservation) = self.reservations.get(&id) {
             self.node.progress(mono(at), Reference::Id(*reservation), Tokens(generated));
@@ -143,7 +155,7 @@ impl Policy for Gpuadmit {
     }
 
     fn interval(&self) -> Option<Nanos> {
-        self.own_interval
+        Some(self.interval)
     }
 
     fn held(&self) -> Option<usize> {
@@ -155,6 +167,14 @@ impl Policy for Gpuadmit {
         let snapshot = self.node.snapshot(mono(at));
         let (low, middle, high) = snapshot.engines.first()?.pools.first()?.corrected?;
         Some(Estimate { low: low.0, middle: middle.0, high: high.0 })
+    }
+}
+
+const fn class(of: situation::Class) -> Class {
+    match of {
+        situation::Class::Interactive => Class::Interactive,
+        situation::Class::Standard => Class::Standard,
+        situation::Class::Batch => Class::Batch,
     }
 }
 

@@ -6,11 +6,19 @@ use super::{Answer, Ask, Policy, Stream};
 pub(crate) const ASSUMED_OUTPUT: u64 = 1024;
 
 /// At most so many requests under way.
-pub(crate) struct Concurrency(pub(crate) usize);
+pub(crate) enum Concurrency {
+    Requests(usize),
+    /// This multiple of the engine's slots.
+    OfSlots(f64),
+}
 
 impl Policy for Concurrency {
     fn decide(&mut self, ask: &Ask<'_>) -> Answer {
-        Answer::plain(ask.streams.len() < self.0)
+        let limit = match *self {
+            Self::Requests(limit) => limit,
+            Self::OfSlots(share) => (share * ask.setup.max_num_seqs as f64).max(1.0) as usize,
+        };
+        Answer::because(ask.streams.len() < limit, "slots")
     }
 }
 
@@ -21,9 +29,9 @@ impl Policy for WorstCase {
     fn decide(&mut self, ask: &Ask<'_>) -> Answer {
         let worst = |prompt: u64, max_tokens: Option<u64>| prompt + max_tokens.unwrap_or(ASSUMED_OUTPUT);
         let promised: u64 = ask.streams.values().map(|stream| worst(stream.prompt, stream.max_tokens)).sum();
-        let budget = self.0 * (ask.setup.blocks * ask.setup.block_size) as f64;
+        let budget = self.0 * ask.setup.pool_tokens() as f64;
         let need = worst(ask.request.prompt, ask.request.max_tokens);
-        Answer::plain((promised + need) as f64 <= budget)
+        Answer::because((promised + need) as f64 <= budget, "memory")
     }
 }
 
@@ -39,34 +47,8 @@ impl Policy for NoEvict {
             ask.world.blocks(prompt + output)
         };
         let promised: u64 = ask.streams.values().map(|stream| blocks(stream.prompt, stream.max_tokens)).sum();
-        Answer::plain(promised + blocks(ask.request.prompt, ask.request.max_tokens) <= ask.setup.blocks)
-    }
-}
-
-/// Endpoint picker's token concurrency: prompt tokens count until the first chunk, output is guessed as
-/// min(1.5 × prompt, max_tokens, cap). Its default limit is 1,000,000; here a share of the pool's tokens.
-pub(crate) struct TokenConcurrency(pub(crate) f64);
-
-/// As published.
-const OUTPUT_RATIO: f64 = 1.5;
-/// Guessed outputs are cut here.
-const OUTPUT_CAP: u64 = 4096;
-
-impl TokenConcurrency {
-    fn tokens(prompt: u64, max_tokens: Option<u64>, started: bool) -> u64 {
-        let guess =
-            ((prompt as f64 * OUTPUT_RATIO) as u64).min(max_tokens.unwrap_or(u64::MAX)).min(OUTPUT_CAP);
-        if started { guess } else { prompt + guess }
-    }
-}
-
-impl Policy for TokenConcurrency {
-    fn decide(&mut self, ask: &Ask<'_>) -> Answer {
-        let of = |stream: &Stream| Self::tokens(stream.prompt, stream.max_tokens, stream.generated > 0);
-        let in_flight: u64 = ask.streams.values().map(of).sum();
-        let need = Self::tokens(ask.request.prompt, ask.request.max_tokens, false);
-        let limit = self.0 * (ask.setup.blocks * ask.setup.block_size) as f64;
-        Answer::plain((in_flight + need) as f64 <= limit)
+        let need = blocks(ask.request.prompt, ask.request.max_tokens);
+        Answer::because(promised + need <= ask.setup.blocks, "memory")
     }
 }
 
@@ -78,6 +60,6 @@ impl Policy for ActiveBlocks {
     fn decide(&mut self, ask: &Ask<'_>) -> Answer {
         let held = |stream: &Stream| ask.world.blocks(stream.prompt + stream.generated);
         let active: u64 = ask.streams.values().map(held).sum();
-        Answer::plain(active as f64 <= self.0 * ask.setup.blocks as f64)
+        Answer::because(active as f64 <= self.0 * ask.setup.blocks as f64, "memory")
     }
 }

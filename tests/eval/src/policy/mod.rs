@@ -1,12 +1,14 @@
 //! Who is let in: the rules under comparison.
 
 mod bucket;
+mod epp;
 mod gauge;
 mod gpuadmit;
 mod ledger;
 mod past_future;
 mod roster;
 mod ttft;
+mod vllm;
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -17,13 +19,14 @@ use gpuadmit_core::{
 
 use crate::{
     engine::{EngineSetup, RequestId},
+    reference::{Clairvoyant, Order},
     request::Request,
     time::Nanos,
     world::World,
 };
 
 pub(crate) use gpuadmit::mono;
-pub(crate) use roster::{Candidate, FAMILIES, family};
+pub(crate) use roster::{CLAIRVOYANT, Candidate, FAMILIES, STATE, family};
 
 /// What a gateway sees of the requests it sent.
 pub(crate) type Streams = BTreeMap<RequestId, Stream>;
@@ -54,8 +57,15 @@ pub(crate) struct Ask<'a> {
     /// All that the gateway has under way.
     pub(crate) streams: &'a Streams,
     pub(crate) setup: &'a EngineSetup,
-    /// For the clairvoyant only.
+    /// For references only.
     pub(crate) world: &'a World,
+}
+
+impl Ask<'_> {
+    /// The longest time to the request's first token, for rules that know its objective.
+    pub(crate) fn deadline(&self) -> Nanos {
+        self.world.deadline(self.request, 0)
+    }
 }
 
 /// An answer.
@@ -70,7 +80,12 @@ pub(crate) enum Answer {
 impl Answer {
     /// Admits if `fits`; a denial names no time.
     pub(crate) const fn plain(fits: bool) -> Self {
-        if fits { Self::Admit { max_tokens: None } } else { Self::Deny { retry_after: None, reason: "" } }
+        Self::because(fits, "")
+    }
+
+    /// The same, and a denial's reason: slots, memory, time, or another.
+    pub(crate) const fn because(fits: bool, reason: &'static str) -> Self {
+        if fits { Self::Admit { max_tokens: None } } else { Self::Deny { retry_after: None, reason } }
     }
 }
 
@@ -82,9 +97,9 @@ pub(crate) struct Estimate {
     pub(crate) high: u64,
 }
 
-/// The clairvoyant rule.
+/// The clairvoyant rule that takes all that fit as they arrive.
 pub(crate) fn clairvoyant() -> Box<dyn Policy> {
-    Box::new(gauge::Clairvoyant)
+    Box::new(Clairvoyant::new(Order::Arrival))
 }
 
 /// A rule of admission. Only `decide` must be there; the rest is what a rule may listen to.
@@ -112,5 +127,9 @@ pub(crate) trait Policy {
     /// Interval of scrapes, where the rule sets its own.
     fn interval(&self) -> Option<Nanos> {
         None
+    }
+    /// Whether nobody can go past it: it stands in the engine's own API server.
+    fn asked_by_everybody(&self) -> bool {
+        false
     }
 }

@@ -51,8 +51,8 @@ impl Policy for PastFuture {
         }
         let length = self.draw(0, most(ask.request.prompt, ask.request.max_tokens));
         batch.push((ask.request.prompt, length));
-        let capacity = (ask.setup.blocks * ask.setup.block_size) as f64 * (1.0 - self.reserve);
-        Answer::plain(peak(&mut batch) as f64 <= capacity)
+        let capacity = ask.setup.pool_tokens() as f64 * (1.0 - self.reserve);
+        Answer::because(peak(&mut batch) as f64 <= capacity, "memory")
     }
 
     fn completed(&mut self, _: Nanos, _: RequestId, end: &End) {

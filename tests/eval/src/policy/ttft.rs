@@ -5,7 +5,6 @@ use gpuadmit_core::observation::{EngineReading, RankReading};
 use super::{Answer, Ask, End, Estimate, Policy};
 use crate::{
     engine::{EngineSetup, RequestId},
-    request::TTFT_OBJECTIVE,
     time::{Nanos, seconds},
 };
 
@@ -41,7 +40,7 @@ impl<P> WithTtft<P> {
         let Some(prompt) = self.queue.remove(&id) else { return };
         if let Some(since) = self.long_since {
             let elapsed = seconds(at - since);
-            let keep = FORGET_PER_S.powf(elapsed);
+            let keep = libm::pow(FORGET_PER_S, elapsed);
             self.done = self.done * keep + prompt as f64;
             self.busy = self.busy * keep + elapsed;
         }
@@ -52,9 +51,13 @@ impl<P> WithTtft<P> {
 
 impl<P: Policy> Policy for WithTtft<P> {
     fn decide(&mut self, ask: &Ask<'_>) -> Answer {
+        // A rule of gateways: it knows nothing of those that bypass.
+        if ask.request.bypass {
+            return self.inner.decide(ask);
+        }
         let ahead = (self.queued + ask.request.prompt) as f64;
-        if self.rate().is_some_and(|rate| ahead / rate > seconds(TTFT_OBJECTIVE)) {
-            return Answer::plain(false);
+        if self.rate().is_some_and(|rate| ahead / rate > seconds(ask.deadline())) {
+            return Answer::because(false, "time");
         }
         let answer = self.inner.decide(ask);
         if let Answer::Admit { .. } = answer {
@@ -95,5 +98,9 @@ impl<P: Policy> Policy for WithTtft<P> {
 
     fn interval(&self) -> Option<Nanos> {
         self.inner.interval()
+    }
+
+    fn asked_by_everybody(&self) -> bool {
+        self.inner.asked_by_everybody()
     }
 }

@@ -9,7 +9,10 @@ use plotters::{
 };
 
 use super::best::best;
-use crate::{estimation::Estimation, measure::Measured, schedule::Outcome};
+use crate::{
+    measure::{Figure as Of, Measured},
+    schedule::Outcome,
+};
 
 const WIDTH: u32 = 1100;
 const ROW: u32 = 20;
@@ -32,44 +35,44 @@ pub(crate) const FIGURES: &[Figure] = &[
     Figure {
         file: "goodput.svg",
         title: "Goodput within SLO, % of the clairvoyant rule",
-        value: |measured, ceiling| measured.goodput / ceiling * 100.0,
+        value: |measured, ceiling| measured.value(Of::Goodput) / ceiling * 100.0,
         most: 115.0,
     },
     Figure {
         file: "preempted.svg",
         title: "Preempted, % of admitted",
-        value: |measured, _| measured.preempted * 100.0,
+        value: |measured, _| measured.value(Of::Preempted) * 100.0,
         most: 20.0,
     },
     Figure {
         file: "ttft-p99.svg",
         title: "99th percentile of the time to first token, s",
-        value: |measured, _| measured.ttft_p99,
+        value: |measured, _| measured.value(Of::TtftP99),
         most: 12.0,
     },
     Figure {
         file: "false-denials.svg",
         title: "False denials, % of requests",
-        value: |measured, _| measured.falsely_denied * 100.0,
+        value: |measured, _| measured.value(Of::FalselyDenied) * 100.0,
         most: 60.0,
     },
     Figure {
         file: "denied.svg",
         title: "Denied, % of requests",
-        value: |measured, _| measured.denied * 100.0,
+        value: |measured, _| measured.value(Of::Denied) * 100.0,
         most: 100.0,
     },
     Figure {
         file: "utilisation.svg",
         title: "Mean use of the pool, %",
-        value: |measured, _| measured.utilisation * 100.0,
+        value: |measured, _| measured.value(Of::Utilisation) * 100.0,
         most: 100.0,
     },
 ];
 
-/// What gpuadmit believed of the pool in a situation.
-pub(crate) fn estimate(outcome: &Outcome) -> Option<&Estimation> {
-    outcome.measured.iter().find_map(|measured| measured.estimation.as_ref())
+/// The first run in a situation that has an estimate of the pool.
+pub(crate) fn estimate(outcome: &Outcome) -> Option<&Measured> {
+    outcome.measured.iter().find(|measured| measured.get(Of::ErrorMean).is_some())
 }
 
 /// Errors beyond are drawn at the edge, % of the pool.
@@ -78,7 +81,7 @@ const MOST_ERROR: f64 = 25.0;
 /// Draws the mean error of the corrected use, of the raw gauge and of the ledger alone: three bars per situation.
 pub(crate) fn draw_errors(folder: &Path, outcomes: &[Outcome]) -> Result<()> {
     let rows: Vec<_> =
-        outcomes.iter().filter_map(|outcome| Some((outcome.cell.name(), estimate(outcome)?))).collect();
+        outcomes.iter().filter_map(|outcome| Some((outcome.situation.name(), estimate(outcome)?))).collect();
     let height = HEAD + 2 * ROW * rows.len() as u32;
     let path = folder.join("estimation.svg");
     let root = SVGBackend::new(&path, (WIDTH, height)).into_drawing_area();
@@ -91,12 +94,12 @@ pub(crate) fn draw_errors(folder: &Path, outcomes: &[Outcome]) -> Result<()> {
         .y_label_area_size(300)
         .build_cartesian_2d(0.0..MOST_ERROR, 0.0..rows.len() as f64)?;
     chart.configure_mesh().disable_y_mesh().light_line_style(WHITE).y_labels(0).draw()?;
-    for (index, (name, estimation)) in rows.iter().enumerate() {
+    for (index, (name, run)) in rows.iter().enumerate() {
         let base = (rows.len() - index - 1) as f64;
         let bars = [
-            (estimation.corrected.mean, OWN),
-            (estimation.gauge.mean, OTHER),
-            (estimation.ledger.mean, RGBColor(200, 150, 80)),
+            (run.value(Of::ErrorMean), OWN),
+            (run.value(Of::GaugeErrorMean), OTHER),
+            (run.value(Of::LedgerErrorMean), RGBColor(200, 150, 80)),
         ];
         let bar = |(place, (mean, colour)): (usize, &(f64, RGBColor))| {
             let top = base + 0.9 - 0.27 * place as f64;
@@ -104,7 +107,7 @@ pub(crate) fn draw_errors(folder: &Path, outcomes: &[Outcome]) -> Result<()> {
         };
         chart.draw_series(bars.iter().enumerate().map(bar))?;
         let (x, y) = chart.backend_coord(&(0.0, base + 0.5));
-        root.draw(&label(format!("{name}  {:.1}", estimation.corrected.mean), x, y))?;
+        root.draw(&label(format!("{name}  {:.1}", run.value(Of::ErrorMean)), x, y))?;
     }
     root.present()?;
     Ok(())
@@ -154,7 +157,7 @@ fn rows(figure: &Figure, outcomes: &[Outcome]) -> Vec<(String, Vec<f64>)> {
     let mut rows: Vec<(String, Vec<f64>)> = Vec::new();
     for outcome in outcomes {
         let ceiling = outcome.ceiling().unwrap_or(f64::NAN);
-        for measured in best(&outcome.measured) {
+        for measured in best(&outcome.measured, Of::Goodput) {
             let value = (figure.value)(measured, ceiling);
             let rule = measured.candidate.rule();
             match rows.iter_mut().find(|(name, _)| *name == rule) {

@@ -5,19 +5,20 @@ use std::{fmt::Write as _, fs, path::Path};
 use anyhow::{Context as _, Result};
 
 use crate::{
-    cells::Cell,
     engine::RequestId,
     estimation::Look,
     policy::Candidate,
-    request::{Fate, Request},
+    request::Request,
     run::Played,
+    situation::Situation,
     time::{Nanos, seconds},
+    world::World,
 };
 
 /// Writes what became of every request, and why, and what was believed when, into `folder`.
 pub(crate) fn write(
     folder: &Path,
-    cell: &Cell,
+    situation: &Situation,
     candidate: &Candidate,
     played: &Played,
     falsely_denied: &[RequestId],
@@ -26,11 +27,11 @@ pub(crate) fn write(
         "id,arrived_s,prompt,length,max_tokens,asked,phase,ttft_s,longest_gap_s,preempted,good,cached,\
          denied_for,used,ceiling_admits,falsely_denied,retry_after_s\n",
     );
-    for pair in played.world.requests.iter().zip(&played.world.fates) {
-        row(&mut text, pair, falsely_denied);
+    for request in &played.world.requests {
+        row(&mut text, &played.world, request, falsely_denied);
     }
     fs::create_dir_all(folder)?;
-    let name = format!("{} {} {} {}", cell.name(), candidate.rule(), candidate.value, cell.seed);
+    let name = format!("{} {} {} {}", situation.name(), candidate.rule(), candidate.value, situation.seed);
     let name = name.replace([' ', '/'], "-");
     let save = |ending: &str, text: String| {
         let path = folder.join(format!("{name}{ending}.csv"));
@@ -58,7 +59,8 @@ fn looks(looks: &[Look]) -> String {
     text
 }
 
-fn row(text: &mut String, (request, fate): (&Request, &Fate), falsely_denied: &[RequestId]) {
+fn row(text: &mut String, world: &World, request: &Request, falsely_denied: &[RequestId]) {
+    let fate = &world.fates[request.id as usize];
     let time = |time: Nanos| format!("{:.3}", seconds(time));
     let _ = write!(
         text,
@@ -73,7 +75,7 @@ fn row(text: &mut String, (request, fate): (&Request, &Fate), falsely_denied: &[
         fate.ttft().map_or(String::new(), time),
         time(fate.longest_gap),
         fate.preempted,
-        fate.good(),
+        world.good(request.id),
         fate.cached,
     );
     let denial = fate.denial.map_or(",,,".into(), |denial| {

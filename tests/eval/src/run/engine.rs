@@ -1,8 +1,8 @@
 //! The engine's side of a run: steps and what they do to requests.
 
-use super::{Next, REPORT_MS, Run};
+use super::{InUse, Next, REPORT_MS, Run};
 use crate::{
-    engine::{AisimEngine, EngineModel as _, Event, Exposition, Output, RequestId, Submission},
+    engine::{AisimEngine, EngineModel as _, Event, Exposition, Gauges, Output, RequestId, Submission},
     request::Phase,
     time::Nanos,
 };
@@ -30,7 +30,7 @@ impl Run {
         }
         let Some(step) = self.engine.step(self.at) else { return };
         self.account();
-        let mut ending = 0;
+        let (mut ending, mut ended) = (0, 0);
         for event in &step.events {
             match *event {
                 Event::Scheduled { id, cached } => self.world.fate(id).cached = cached,
@@ -38,12 +38,17 @@ impl Run {
                 Event::Finished { id } => {
                     let request = self.world.request(id);
                     ending += self.world.blocks(request.prompt + request.length - 1);
+                    ended += 1;
                 }
                 Event::Token { .. } | Event::Rejected { .. } => {}
             }
         }
         // What ends with this step is held until then.
-        self.world.used = (step.gauges.used + ending).min(self.world.setup.blocks);
+        self.world.used = InUse {
+            blocks: (step.gauges.used + ending).min(self.world.setup.blocks),
+            slots: (step.gauges.running + ended).min(self.world.setup.max_num_seqs),
+            waiting: step.gauges.waiting,
+        };
         self.world.partial += step.prompt_tokens;
         self.world.step_time = smoothed(self.world.step_time, step.duration);
         self.world.step_end = self.at + step.duration;
@@ -54,8 +59,7 @@ impl Run {
     pub(super) fn step_end(&mut self) {
         let Some((began, step)) = self.step.take() else { return };
         self.account();
-        self.exposition.stepped(began, self.at, &step);
-        self.world.used = step.gauges.used;
+        self.world.used = in_use(step.gauges);
         for event in &step.events {
             match *event {
                 Event::Token { id } => self.token(id),
@@ -64,6 +68,7 @@ impl Run {
                 Event::Scheduled { .. } | Event::Preempted { .. } => {}
             }
         }
+        self.counted(began, step);
         self.begin_step();
     }
 
@@ -121,7 +126,7 @@ impl Run {
         self.ended(id, Phase::Left);
         if self.step.is_none() {
             self.account();
-            self.world.used = self.engine.gauges().used;
+            self.world.used = in_use(self.engine.gauges());
         }
     }
 
@@ -129,9 +134,10 @@ impl Run {
         self.account();
         self.engine = AisimEngine::new(&self.world.setup).expect("it was built before");
         self.exposition = Exposition::new(&self.world.setup);
+        self.unseen.clear();
         self.life += 1;
         self.step = None;
-        self.world.used = 0;
+        self.world.used = InUse::default();
         self.world.step_end = self.at;
         for id in self.world.live.clone() {
             if self.world.fate(id).phase != Phase::Travelling {
@@ -139,6 +145,10 @@ impl Run {
             }
         }
     }
+}
+
+const fn in_use(gauges: Gauges) -> InUse {
+    InUse { blocks: gauges.used, slots: gauges.running, waiting: gauges.waiting }
 }
 
 /// Mean step time: the past weighs as some fifty steps.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use gpuadmit_core::request::Outcome;
 
-use super::{Next, PROGRESS, Run, STREAM_TIMEOUT, TRAVEL_MS};
+use super::{Next, PROGRESS, Run, STREAM_TIMEOUT};
 use crate::{
     engine::RequestId,
     policy::{Answer, Ask, End, Stream},
@@ -14,7 +14,8 @@ use crate::{
 
 impl Run {
     pub(super) fn arrive(&mut self, id: RequestId, again: bool) {
-        if self.world.request(id).bypass {
+        let bypass = self.world.request(id).bypass;
+        if bypass && !self.policy.asked_by_everybody() {
             self.let_in(id);
             return;
         }
@@ -36,7 +37,10 @@ impl Run {
                     generated: 0,
                     last_token: self.at,
                 };
-                self.streams.insert(id, stream);
+                // A gateway knows only of its own.
+                if !bypass {
+                    self.streams.insert(id, stream);
+                }
                 self.let_in(id);
             }
             Answer::Deny { retry_after, reason } => self.denied(id, again, retry_after, reason),
@@ -51,6 +55,9 @@ impl Run {
         reason: &'static str,
     ) {
         let denial = self.world.denial(self.at, self.world.request(id), reason);
+        if let Some(resource) = self.world.denied_for(reason) {
+            self.usage.denied(self.at, resource);
+        }
         let fate = self.world.fate(id);
         fate.phase = Phase::Denied;
         fate.told = fate.told.or(retry_after);
@@ -67,7 +74,7 @@ impl Run {
         fate.phase = Phase::Travelling;
         fate.sent_at = at;
         self.world.live.push(id);
-        let reaches = self.soon(id, TRAVEL_MS);
+        let reaches = at + self.world.request(id).delivery;
         self.plan(reaches, Next::Reach(id));
         if let Some(after) = self.world.request(id).leaves_after {
             self.plan(reaches + after, Next::Leave(id));

@@ -9,19 +9,18 @@
 mod engine;
 mod gateway;
 mod telemetry;
+mod usage;
 
 use std::{
     cmp::Reverse,
-    collections::{BinaryHeap, HashMap},
+    collections::{BinaryHeap, HashMap, VecDeque},
     path::Path,
-    time::Duration,
 };
 
 use anyhow::Result;
 use gpuadmit_core::observation::RankReading;
 
 use crate::{
-    cells::Cell,
     engine::{AisimEngine, Exposition, RequestId, Step},
     estimation::Look,
     hindsight,
@@ -30,29 +29,31 @@ use crate::{
     random::{Random, hash},
     report,
     request::Request,
+    situation::{LEAD, Situation, Telemetry},
     time::{Nanos, SECOND, nanos},
     world::World,
 };
 
-/// From a gateway's yes to the engine's queue: network, HTTP, tokenizer; milliseconds.
-const TRAVEL_MS: (f64, f64) = (5.0, 20.0);
 /// From the end of a step to the gateway's report of a request that ended in it.
 const REPORT_MS: (f64, f64) = (0.5, 5.0);
 /// A scrape takes so long, milliseconds …
 const SCRAPE_MS: (f64, f64) = (3.0, 30.0);
-/// … and sometimes, when the API server is busy, longer.
-const SLOW_SCRAPE_SHARE: f64 = 0.01;
-const SLOW_SCRAPE_MS: (f64, f64) = (200.0, 1500.0);
+/// … and when the API server is busy at least so long.
+const SLOW_SCRAPE_MS: f64 = 200.0;
 /// Intervals between scrapes vary by this share.
 const JITTER: f64 = 0.1;
 /// Gateways report progress this often.
 const PROGRESS: Nanos = 10 * SECOND;
 /// A gateway forgets a stream in which nothing has come for so long.
 const STREAM_TIMEOUT: Nanos = 60 * SECOND;
+/// Mean length of a spell in which the API server lags, and of one in which it does not.
+const LAG_SPELL_S: f64 = 20.0;
 /// Mean time between two looks at a rule's estimate.
 const LOOK_S: f64 = 0.5;
 /// After the last arrival, what is in the engine may end for so long.
 const DRAIN: Nanos = 120 * SECOND;
+
+pub(crate) use usage::{InUse, Resource, Usage};
 
 /// What happens next.
 #[derive(Clone, Debug)]
@@ -89,6 +90,14 @@ struct Sampled {
     idle: bool,
 }
 
+/// A step, when it began and ended, and when the API server has its figures.
+struct Unseen {
+    shown: Nanos,
+    began: Nanos,
+    ended: Nanos,
+    step: Step,
+}
+
 /// One run.
 struct Run {
     at: Nanos,
@@ -109,6 +118,12 @@ struct Run {
     next: u64,
     /// Of scrapes and of looks: streams of their own, so that all rules meet the same.
     scraping: Random,
+    telemetry: Telemetry,
+    /// Steps that the exposition does not show yet, and when it will.
+    unseen: VecDeque<Unseen>,
+    lagging: Random,
+    /// Whether the API server lags now, and until when.
+    lags: (bool, Nanos),
     looking: Random,
     seed: u64,
     interval: Nanos,
@@ -116,50 +131,66 @@ struct Run {
     looks: Vec<Look>,
     gauge: Option<u64>,
     scraped_at: Nanos,
-    /// Blocks × nanoseconds in use while requests arrived, and until when that is summed up.
-    used_time: (f64, Nanos),
+    usage: Usage,
 }
 
 /// What is left of a run when it is over.
 pub(crate) struct Played {
     pub(crate) world: World,
     pub(crate) looks: Vec<Look>,
-    /// Blocks × nanoseconds in use while requests arrived.
-    pub(crate) used_time: f64,
+    pub(crate) usage: Usage,
+    pub(crate) ended_at: Nanos,
     /// Reservations that the rule still holds.
     pub(crate) held: Option<usize>,
 }
 
-/// Runs `candidate` in `cell`; what became of every request goes into `folder`.
-pub(crate) fn run(cell: &Cell, candidate: &Candidate, folder: Option<&Path>) -> Result<Measured> {
-    let policy = candidate.build(Duration::from_nanos(cell.interval), cell.tenant_share);
-    let played = play(cell, cell.requests()?, policy)?;
-    let falsely_denied = hindsight::falsely_denied(cell, &played.world)?;
-    if let Some(folder) = folder {
-        report::requests::write(folder, cell, candidate, &played, &falsely_denied)?;
-    }
-    Ok(Measured::of(cell, candidate, &played, &falsely_denied))
+/// What is wanted of a run besides its figures.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wanted<'a> {
+    /// What became of every request goes into this folder.
+    pub(crate) requests: Option<&'a Path>,
+    /// Whether denials are judged, which takes a second run.
+    pub(crate) false_denials: bool,
 }
 
-/// Lets `policy` decide in `cell`.
-pub(crate) fn play(cell: &Cell, requests: Vec<Request>, policy: Box<dyn Policy>) -> Result<Played> {
-    let mut run = Run::new(cell, requests, policy)?;
+/// Runs `candidate` in `situation`.
+pub(crate) fn run(situation: &Situation, candidate: &Candidate, wanted: &Wanted<'_>) -> Result<Measured> {
+    let played = play(situation, situation.requests()?, candidate.build(situation))?;
+    let falsely_denied = match wanted.false_denials {
+        true => hindsight::falsely_denied(situation, &played.world)?,
+        false => Vec::new(),
+    };
+    if let Some(folder) = wanted.requests {
+        report::requests::write(folder, situation, candidate, &played, &falsely_denied)?;
+    }
+    Ok(Measured::of(situation, candidate, &played, &falsely_denied))
+}
+
+/// Lets `policy` decide in `situation`.
+pub(crate) fn play(situation: &Situation, requests: Vec<Request>, policy: Box<dyn Policy>) -> Result<Played> {
+    let mut run = Run::new(situation, requests, policy)?;
     run.play();
-    Ok(Played { held: run.policy.held(), world: run.world, looks: run.looks, used_time: run.used_time.0 })
+    Ok(Played {
+        held: run.policy.held(),
+        ended_at: run.at,
+        world: run.world,
+        looks: run.looks,
+        usage: run.usage,
+    })
 }
 
 impl Run {
-    fn new(cell: &Cell, requests: Vec<Request>, mut policy: Box<dyn Policy>) -> Result<Self> {
-        let setup = cell.setup();
+    fn new(situation: &Situation, requests: Vec<Request>, mut policy: Box<dyn Policy>) -> Result<Self> {
+        let setup = situation.engine;
         let exposition = Exposition::new(&setup);
         policy.started(0, &setup, exposition.reading());
         let mut run = Self {
             at: 0,
-            end: SECOND + cell.length,
-            world: World::new(setup, requests),
+            end: LEAD + situation.length,
+            world: World::new(setup, situation.objective, requests),
             engine: AisimEngine::new(&setup)?,
             exposition,
-            interval: policy.interval().unwrap_or(cell.interval),
+            interval: policy.interval().unwrap_or(situation.telemetry.interval),
             policy,
             streams: Streams::new(),
             step: None,
@@ -168,17 +199,21 @@ impl Run {
             queue: BinaryHeap::new(),
             happenings: HashMap::new(),
             next: 0,
-            scraping: Random::new(cell.seed, 3),
-            looking: Random::new(cell.seed, 4),
-            seed: cell.seed,
-            retry: cell.retry,
+            scraping: Random::new(situation.seed, 3),
+            telemetry: situation.telemetry,
+            unseen: VecDeque::new(),
+            lagging: Random::new(situation.seed, 6),
+            lags: (false, 0),
+            looking: Random::new(situation.seed, 4),
+            seed: situation.seed,
+            retry: situation.gateway.retry,
             looks: Vec::new(),
             gauge: None,
             scraped_at: 0,
-            used_time: (0.0, SECOND),
+            usage: Usage::new(setup.blocks, setup.max_num_seqs, LEAD, LEAD + situation.length),
         };
-        if let Some(at) = cell.restart {
-            run.plan(SECOND + at, Next::Restart);
+        if let Some(at) = situation.restart {
+            run.plan(LEAD + at, Next::Restart);
         }
         Ok(run)
     }
@@ -228,6 +263,7 @@ impl Run {
             Next::Restart => self.restart(),
             Next::Scrape => self.scrape(),
             Next::Sample { sent, deliver } => {
+                self.show();
                 let (reading, idle) = (self.exposition.reading(), self.world.live.is_empty());
                 let sampled = Box::new(Sampled { reading, life: self.life, idle });
                 self.plan(deliver, Next::Deliver { sent, sampled });
@@ -240,10 +276,6 @@ impl Run {
 
     /// Sums up use until now.
     fn account(&mut self) {
-        let until = self.at.min(self.end);
-        let (sum, from) = self.used_time;
-        if until > from {
-            self.used_time = (sum + self.world.used as f64 * (until - from) as f64, until);
-        }
+        self.usage.account(self.at, self.world.used);
     }
 }

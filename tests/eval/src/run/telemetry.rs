@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use gpuadmit_core::{observation::EngineReading, units::Span};
 
-use super::{JITTER, LOOK_S, Next, Run, SCRAPE_MS, SLOW_SCRAPE_MS, SLOW_SCRAPE_SHARE, Sampled};
+use super::{JITTER, LAG_SPELL_S, LOOK_S, Next, Run, SCRAPE_MS, SLOW_SCRAPE_MS, Sampled, Unseen};
 use crate::{
+    engine::Step,
     estimation::{Look, raw_gauge},
     policy::{Stream, mono},
     time::{MILLISECOND, Nanos, nanos, seconds},
@@ -13,7 +14,8 @@ use crate::{
 
 impl Run {
     pub(super) fn scrape(&mut self) {
-        let range = if self.scraping.chance(SLOW_SCRAPE_SHARE) { SLOW_SCRAPE_MS } else { SCRAPE_MS };
+        let slow = (SLOW_SCRAPE_MS, self.telemetry.slowest_scrape as f64 / MILLISECOND as f64);
+        let range = if self.scraping.chance(self.telemetry.slow_scrapes) { slow } else { SCRAPE_MS };
         let takes = nanos(self.scraping.between(range.0, range.1) / 1e3);
         let sample = self.at + nanos(seconds(takes) * self.scraping.between(0.2, 0.9));
         let deliver = self.at + takes;
@@ -38,6 +40,32 @@ impl Run {
         self.policy.scraped(self.at, &reading);
     }
 
+    /// A step that began at `began` ended now: the API server counts it, at once or when it no longer lags.
+    pub(super) fn counted(&mut self, began: Nanos, step: Step) {
+        let shown = self.at + self.lag();
+        self.unseen.push_back(Unseen { shown, began, ended: self.at, step });
+        self.show();
+    }
+
+    /// Shows what the API server has counted by now.
+    pub(super) fn show(&mut self) {
+        let at = self.at;
+        while let Some(unseen) = self.unseen.pop_front_if(|unseen| unseen.shown <= at) {
+            self.exposition.stepped(unseen.began, unseen.ended, &unseen.step);
+        }
+    }
+
+    /// By how much the API server lags now.
+    fn lag(&mut self) -> Nanos {
+        if self.telemetry.lag == 0 {
+            return 0;
+        }
+        while self.lags.1 <= self.at {
+            self.lags = (!self.lags.0, self.lags.1 + nanos(self.lagging.exponential(LAG_SPELL_S)));
+        }
+        if self.lags.0 { self.telemetry.lag } else { 0 }
+    }
+
     pub(super) fn look(&mut self) {
         let ledger: u64 = {
             let held = |stream: &Stream| self.world.blocks(stream.prompt + stream.generated);
@@ -47,7 +75,7 @@ impl Run {
             self.looks.push(Look {
                 at: self.at,
                 scraped_at: self.scraped_at,
-                truth: self.world.used,
+                truth: self.world.used.blocks,
                 estimate,
                 gauge: self.gauge,
                 ledger,

@@ -1,27 +1,35 @@
 //! What arrives: requests with their true lengths.
 
+mod family;
 mod files;
+mod pattern;
 mod synthetic;
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use anyhow::Result;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     random::{Random, hash},
     time::{Nanos, nanos, seconds},
 };
 
+pub(crate) use family::{Conversation, Drawn, Family, Lengths};
+pub(crate) use pattern::Pattern;
 pub(crate) use synthetic::{HOSTILE, Kind};
 
 /// Where a trace comes from.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Source {
     Synthetic(Kind),
+    /// A family of requests that begin at random times.
+    Drawn(Box<Drawn>),
     /// Azure LLM inference trace: `TIMESTAMP,ContextTokens,GeneratedTokens`.
-    Azure(Arc<std::path::Path>),
+    Azure(PathBuf),
     /// Mooncake: JSON Lines with timestamp in ms, input_length, output_length, hash_ids of 512-token blocks.
-    Mooncake(Arc<std::path::Path>),
+    Mooncake(PathBuf),
 }
 
 impl Source {
@@ -37,6 +45,7 @@ impl Source {
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Synthetic(kind) => kind.name().into(),
+            Self::Drawn(drawn) => format!("{} in {}", drawn.family.name, drawn.pattern.name()),
             Self::Azure(path) | Self::Mooncake(path) => {
                 let stem = path.file_stem().unwrap_or_default().to_string_lossy();
                 stem.trim_start_matches("AzureLLMInferenceTrace_").to_owned()
@@ -46,7 +55,11 @@ impl Source {
 
     /// Whether prompts share prefixes.
     pub(crate) fn shares_prefixes(&self) -> bool {
-        matches!(self, Self::Mooncake(_) | Self::Synthetic(Kind::Turns))
+        match self {
+            Self::Mooncake(_) | Self::Synthetic(Kind::Turns) => true,
+            Self::Drawn(drawn) => drawn.family.shares_prefixes(),
+            Self::Synthetic(_) | Self::Azure(_) => false,
+        }
     }
 
     /// Requests that arrive within `length`, at `speed` times the trace's pace; a trace that is shorter is repeated.
@@ -54,6 +67,7 @@ impl Source {
         let span = nanos(seconds(length) * speed);
         let mut arrivals = match self {
             Self::Synthetic(kind) => kind.generate(span, seed),
+            Self::Drawn(drawn) => drawn.generate(span, seed),
             Self::Azure(path) => files::azure(path, span)?,
             Self::Mooncake(path) => files::mooncake(path, span)?,
         };
@@ -92,6 +106,8 @@ pub(crate) enum Content {
     Own,
     /// A turn of a conversation: its prompt begins with all that was said before.
     Session(u64),
+    /// The same, after a system prompt of `shared` tokens that other conversations have as well.
+    Conversation { session: u64, system: u64, shared: u64 },
     /// Blocks of `size` tokens by their ids.
     Blocks { ids: Arc<[u32]>, size: u64 },
 }
@@ -101,7 +117,7 @@ impl Content {
     pub(crate) fn session(&self) -> Option<u64> {
         match self {
             Self::Own => None,
-            Self::Session(session) => Some(*session),
+            Self::Session(session) | Self::Conversation { session, .. } => Some(*session),
             // The first block is often a system prompt; the second tells conversations apart.
             Self::Blocks { ids, .. } => ids.get(1).or(ids.first()).map(|id| u64::from(*id)),
         }
@@ -113,6 +129,12 @@ impl Content {
         match self {
             Self::Own => (from..to).map(|position| own(u64::from(request) | 1 << 40, position)).collect(),
             Self::Session(session) => (from..to).map(|position| own(*session | 1 << 41, position)).collect(),
+            Self::Conversation { session, system, shared } => (from..to)
+                .map(|position| match position < *shared {
+                    true => own(*system | 1 << 43, position),
+                    false => own(*session | 1 << 41, position),
+                })
+                .collect(),
             Self::Blocks { ids, size } => (from..to)
                 .map(|position| match ids.get((position / size) as usize) {
                     Some(id) => own(u64::from(*id) | 1 << 42, position % size),

@@ -1,5 +1,7 @@
 //! The default traces: made up, but with what hurts in real ones.
 
+use serde::{Deserialize, Serialize};
+
 use super::{Arrival, Content, asked};
 use crate::{
     random::Random,
@@ -7,7 +9,8 @@ use crate::{
 };
 
 /// A kind of traffic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Kind {
     /// Conversations in bursts, with heavy tails in prompt and answer.
     Chat,

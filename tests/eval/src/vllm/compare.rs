@@ -1,11 +1,11 @@
-//! Plays the sequence in the model, step for step, and tells what differs.
+//! Plays the sequence in the model, step for step, and reports what differs.
 
 use std::{fmt::Write as _, fs, path::Path};
 
 use anyhow::{Context as _, Result};
 
 use super::{
-    Sent,
+    load::Sent,
     scrape::{Engine, Sample},
 };
 use crate::{
@@ -23,7 +23,12 @@ struct Modelled {
     generated: u64,
 }
 
-pub(super) fn report(engine: &Engine, sequence: &[Sent], samples: &[Sample], folder: &Path) -> Result<()> {
+pub(super) fn report(
+    engine: &Engine,
+    sequence: &[Sent],
+    samples: &[Sample],
+    (folder, stem): (&Path, &str),
+) -> Result<()> {
     let arrivals = arrivals(sequence.len(), samples);
     let last = samples.iter().map(|sample| sample.steps).max().context("no sample")?;
     let modelled = play(engine, sequence, &arrivals, last)?;
@@ -37,15 +42,15 @@ pub(super) fn report(engine: &Engine, sequence: &[Sent], samples: &[Sample], fol
         }
     }
     fs::create_dir_all(folder)?;
-    fs::write(folder.join("vllm.csv"), series(engine, &pairs))?;
+    fs::write(folder.join(format!("{stem}.csv")), series(engine, &pairs))?;
     let text = summary(engine, &pairs, last, &modelled);
     print!("{text}");
-    fs::write(folder.join("vllm.md"), text)?;
+    fs::write(folder.join(format!("{stem}.md")), text)?;
     let real: Vec<_> = pairs.iter().map(|(real, _)| (real.steps as f64, real.usage * 100.0)).collect();
     let share = |used: u64| used as f64 / engine.blocks as f64 * 100.0;
     let model: Vec<_> =
         pairs.iter().map(|(real, model)| (real.steps as f64, share(model.gauges.used))).collect();
-    plot_beside(&folder.join("vllm.svg"), &real, &model)
+    plot_beside(&folder.join(format!("{stem}.svg")), &real, &model)
 }
 
 /// Before which step each request was there: the first that shows it running, waiting or ended.
@@ -119,10 +124,11 @@ fn summary(engine: &Engine, pairs: &[(Sample, Modelled)], last: u64, modelled: &
         ("waiting", differences(&|(real, model)| model.gauges.waiting as i64 - real.waiting as i64)),
     ];
     let mut text = format!(
-        "\n### The model beside a real vLLM: {} blocks of {}, {} of {last} steps seen\n\n\
+        "\n### The model beside a real vLLM: {} blocks of {}, {} slots, {} of {last} steps seen\n\n\
          | | equal % | mean difference | p99 | most |\n|---|--:|--:|--:|--:|\n",
         engine.blocks,
         engine.block_size,
+        engine.slots,
         pairs.len(),
     );
     for (name, values) in rows {

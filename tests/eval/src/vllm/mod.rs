@@ -5,6 +5,7 @@
 
 mod compare;
 mod http;
+mod load;
 mod scrape;
 
 use std::{
@@ -21,43 +22,29 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 
 use crate::random::Random;
+pub(crate) use load::Load;
+use load::Sent;
 use scrape::Sample;
 
-/// Requests sent.
-const REQUESTS: u32 = 60;
-/// Mean pause between two of them.
-const PAUSE_MS: f64 = 350.0;
 /// The real engine is scraped this often.
 const SCRAPE_EVERY: Duration = Duration::from_millis(10);
 /// No run takes longer.
 const LONGEST: Duration = Duration::from_mins(10);
 
-/// One request of the sequence.
-#[derive(Clone, Copy, Debug)]
-struct Sent {
-    prompt: u64,
-    output: u64,
-}
-
-/// Lets the sequence loose on the vLLM at `address`, then on the model, and writes what differs into `folder`.
-pub(crate) fn check(address: SocketAddr, folder: &Path) -> Result<()> {
-    let engine = scrape::Engine::ask(address)?;
+/// Sends the sequence to the vLLM at `address`, then to the model, and writes what differs into `folder`.
+pub(crate) fn check(address: SocketAddr, load: Load, folder: &Path) -> Result<()> {
+    let engine = scrape::Engine::ask(address, load.slots())?;
     let mut random = Random::new(32, 1);
-    let sequence: Vec<_> = (0..REQUESTS)
-        .map(|_| Sent {
-            prompt: random.log_normal(120.0, 0.7).clamp(8.0, 700.0) as u64,
-            output: random.log_normal(130.0, 0.6).clamp(8.0, 600.0) as u64,
-        })
-        .collect();
-    let samples = drive(address, &engine, &sequence, &mut random)?;
-    compare::report(&engine, &sequence, &samples, folder)
+    let sequence = load.sequence(&mut random);
+    let samples = drive(address, &engine, (load, &sequence), &mut random)?;
+    compare::report(&engine, &sequence, &samples, (folder, load.stem()))
 }
 
 /// Sends the sequence and scrapes until all is over.
 fn drive(
     address: SocketAddr,
     engine: &scrape::Engine,
-    sequence: &[Sent],
+    (load, sequence): (Load, &[Sent]),
     random: &mut Random,
 ) -> Result<Vec<Sample>> {
     let first = scrape::sample(address)?;
@@ -69,7 +56,7 @@ fn drive(
     for (number, sent) in sequence.iter().enumerate() {
         let body = engine.completion(number as u32, *sent);
         clients.push(thread::spawn(move || http::post(address, "/v1/completions", &body)));
-        thread::sleep(Duration::from_secs_f64(random.exponential(PAUSE_MS) / 1e3));
+        thread::sleep(Duration::from_secs_f64(random.exponential(load.pause_ms()) / 1e3));
     }
     let answers: Result<Vec<_>> =
         clients.into_iter().map(|client| client.join().expect("a client panicked")).collect();

@@ -4,11 +4,8 @@ use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result};
 
-use super::{Sent, http};
-use crate::{
-    engine::{EngineSetup, StepCost},
-    random::hash,
-};
+use super::{http, load::Sent};
+use crate::{engine::EngineSetup, random::hash};
 
 /// Token ids of prompts are drawn from this range: ordinary ones of every tokenizer.
 const TOKENS: std::ops::Range<u64> = 10..400;
@@ -20,6 +17,7 @@ pub(super) struct Engine {
     /// Blocks that can hold tokens.
     pub(super) blocks: u64,
     pub(super) block_size: u64,
+    pub(super) slots: u64,
 }
 
 /// Its figures at one moment.
@@ -35,7 +33,8 @@ pub(super) struct Sample {
 }
 
 impl Engine {
-    pub(super) fn ask(address: SocketAddr) -> Result<Self> {
+    /// Asks the engine at `address`, which was started with so many slots.
+    pub(super) fn ask(address: SocketAddr, slots: u64) -> Result<Self> {
         let metrics = http::get(address, "/metrics/?name[]=vllm:cache_config_info")?;
         let info = metrics.lines().find(|line| line.starts_with("vllm:cache_config_info"));
         let info = info.context("no vllm:cache_config_info")?;
@@ -46,7 +45,8 @@ impl Engine {
         let models: serde_json::Value = serde_json::from_str(&http::get(address, "/v1/models")?)?;
         let model = models["data"][0]["id"].as_str().context("no model")?.to_owned();
         // One block is the null block and holds nothing.
-        Ok(Self { model, blocks: label("num_gpu_blocks")? - 1, block_size: label("block_size")? })
+        let (blocks, block_size) = (label("num_gpu_blocks")? - 1, label("block_size")?);
+        Ok(Self { model, blocks, block_size, slots })
     }
 
     /// Body of a completion request whose prompt is like no other.
@@ -63,16 +63,13 @@ impl Engine {
         .to_string()
     }
 
-    /// The model set up likewise. Not told by `/metrics`: `tests/eval/check-vllm` starts the engine with these limits.
+    /// The model set up likewise.
     pub(super) fn setup(&self) -> EngineSetup {
         EngineSetup {
-            blocks: self.blocks,
-            block_size: self.block_size,
-            max_num_seqs: 64,
+            max_num_seqs: self.slots,
             max_num_batched_tokens: 512,
             max_model_len: 2048,
-            prefix_caching: true,
-            cost: StepCost::default(),
+            ..EngineSetup::with_window(self.blocks, self.block_size, true)
         }
     }
 }
