@@ -210,7 +210,7 @@ mod tests {
     use crate::testing::request;
 
     fn alive(survival: &Survival, tokens: f64) -> f64 {
-        (-survival.at(tokens)).exp()
+        libm::exp(-survival.at(tokens))
     }
 
     #[test]

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use libm::exp;
+
 use crate::{
     prompts::Prompts,
     units::{Tokens, real},
@@ -81,7 +83,7 @@ impl Cost {
     /// `work` took `time`, without a gap.
     pub(crate) fn learn(&mut self, work: Work, time: Duration) {
         let seconds = time.as_secs_f64();
-        let keep = (-seconds / MEMORY.as_secs_f64()).exp();
+        let keep = exp(-seconds / MEMORY.as_secs_f64());
         // Each observation weighs by its time: relative errors count alike.
         let weight = 1.0 / seconds.max(1e-3);
         for (sum, value) in [
@@ -161,7 +163,7 @@ impl Cost {
     pub(crate) fn seconds(&self, work: Work) -> Option<f64> {
         let (per_token, per_square) = self.both()?;
         let doubt = self.silent.saturating_sub(MEMORY).as_secs_f64() / CONFIDENCE.as_secs_f64();
-        Some((per_token * work.tokens + per_square * work.squares).max(0.0) * (-doubt).exp())
+        Some((per_token * work.tokens + per_square * work.squares).max(0.0) * exp(-doubt))
     }
 }
 

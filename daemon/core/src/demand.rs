@@ -7,6 +7,8 @@
 
 use std::time::Duration;
 
+use libm::exp;
+
 use crate::{
     decision::Weighed,
     engine::Engine,
@@ -231,7 +233,7 @@ struct Flow {
 
 impl Flow {
     fn get(&self, now: Mono) -> Asks {
-        let kept = (-now.since(self.last).as_secs_f64() / MEMORY.as_secs_f64()).exp();
+        let kept = exp(-now.since(self.last).as_secs_f64() / MEMORY.as_secs_f64());
         Asks { block_tokens: self.rate.block_tokens * kept, prompt: self.rate.prompt * kept }
     }
 

@@ -7,6 +7,8 @@
 //! the limit. (The idea of the future peak: Past-Future scheduler, arXiv 2507.10150; here without sampling, so that
 //! adding a request costs a few dozen additions and the answer is the same at every replay.)
 
+use libm::{exp, log};
+
 use crate::{
     lengths::Survival,
     prompts::Prompts,
@@ -62,7 +64,7 @@ impl Footprint {
                 // It may be a few tokens short of the moment: it is counted up to the one before.
                 break;
             }
-            let alive = (start - walk.at(real(length.0))).exp();
+            let alive = exp(start - walk.at(real(length.0)));
             let (shared, own) = parts(outlook, length, block_size);
             let (n, prompts) = (f64::from(outlook.n), f64::from(outlook.prompts.count.max(1)));
             let samples = i32::try_from(outlook.prompts.samples(outlook.n)).unwrap_or(i32::MAX);
@@ -211,7 +213,7 @@ impl Other {
         }
         let ahead = MOMENTS.get(moment).copied().map_or(0.0, f64::from);
         let tokens = ahead + self.since;
-        let kept = |tokens: f64| (-tokens / self.life.max(1.0)).exp();
+        let kept = |tokens: f64| exp(-tokens / self.life.max(1.0));
         let (left, doubted) = (kept(tokens), kept(ahead).powi(2));
         let usual = self.mean.max(0.0);
         let came = self.busier * (kept(ahead) - left) + (1.0 - kept(ahead));
@@ -228,7 +230,7 @@ pub(crate) fn sigmas(chance: f64) -> f64 {
     if chance <= 0.0 {
         return f64::INFINITY;
     }
-    let t = (-2.0 * chance.min(0.5).ln()).sqrt();
+    let t = (-2.0 * log(chance.min(0.5))).sqrt();
     let numerator = 2.515_517 + t * (0.802_853 + t * 0.010_328);
     let denominator = 1.0 + t * (1.432_788 + t * (0.189_269 + t * 0.001_308));
     (t - numerator / denominator).max(0.0)
@@ -316,7 +318,7 @@ mod tests {
         assert!((mean - 30.0).abs() < 1e-6 && (variance - 16.0).abs() < 1e-6);
         // A life later 1/e of what was there is left; of three times as many as usual 1 - 1/e.
         let later = Other { growth: 0.0, since: 100.0, busier: 3.0, ..other };
-        let e = (-1.0_f64).exp();
+        let e = exp(-1.0);
         assert!((later.by_now() - (10.0 * e + 90.0 * (1.0 - e))).abs() < 1e-9);
     }
 

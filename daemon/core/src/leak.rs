@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn what_goes_up_and_down_is_none() {
-        let wave = |second: f64| 2000.0 + 1000.0 * (1.0 - (second / 8.0).cos());
+        let wave = |second: f64| 2000.0 + 1000.0 * (1.0 - libm::cos(second / 8.0));
         assert_eq!(warned(6000, 600, wave), None);
         // Where it has been before it may go again, however little is left there.
         let high = |second: f64| if second < 50.0 { 5500.0 } else { wave(second) + 1400.0 };

@@ -5,6 +5,8 @@
 //! it and how many ended in it. An output cut off at its max_tokens counts as having reached its length, never as having
 //! ended there by itself, so that requests with different limits teach one distribution.
 
+use libm::{exp, log};
+
 use crate::units::{Tokens, count_up, real};
 
 /// Lower edges of the buckets, in tokens; the last is open.
@@ -106,7 +108,7 @@ impl Counts {
     }
 
     fn forget(&mut self, outputs: f64) {
-        let keep = (-outputs / MEMORY).exp();
+        let keep = exp(-outputs / MEMORY);
         for count in self.reached.iter_mut().chain(&mut self.ended) {
             *count *= keep;
         }
@@ -155,7 +157,7 @@ impl Survival {
             if let Some(slot) = hazard.get_mut(bucket) {
                 *slot = sum;
             }
-            let step = -(1.0 - ending.clamp(0.0, 0.999)).ln();
+            let step = -log(1.0 - ending.clamp(0.0, 0.999));
             sum += step;
             let (from, to) = edges(bucket);
             tail = step / (to - from).max(1.0);
@@ -176,7 +178,7 @@ impl Survival {
     /// Share of outputs reaching `bucket` that end in it.
     fn share_ending(&self, bucket: usize) -> f64 {
         let (from, to) = edges(bucket);
-        1.0 - (self.at(from) - self.at(to)).exp()
+        1.0 - exp(self.at(from) - self.at(to))
     }
 
     /// Cumulative hazard at `tokens`.
@@ -196,7 +198,7 @@ impl Survival {
 
     /// Length that an output exceeds with probability `chance`.
     pub(crate) fn exceeded_by(&self, chance: f64) -> Tokens {
-        let wanted = -chance.max(1e-9).ln();
+        let wanted = -log(chance.max(1e-9));
         let bucket = self.hazard.iter().rposition(|hazard| *hazard <= wanted).unwrap_or(0);
         let (from, to) = edges(bucket);
         let low = self.hazard.get(bucket).copied().unwrap_or(0.0);
@@ -219,7 +221,7 @@ impl Survival {
             if to <= from {
                 continue;
             }
-            let next = (start - self.at(to)).exp();
+            let next = exp(start - self.at(to));
             mean += (to - from) * f64::midpoint(alive, next);
             (from, alive) = (to, next);
         }
@@ -254,7 +256,7 @@ mod tests {
     use super::*;
 
     fn alive(survival: &Survival, tokens: f64) -> f64 {
-        (-survival.at(tokens)).exp()
+        exp(-survival.at(tokens))
     }
 
     fn learned(lengths: impl Iterator<Item = (u64, bool)>) -> Survival {
@@ -277,7 +279,7 @@ mod tests {
     #[test]
     fn one_that_has_outlived_the_short_ones_is_expected_to_go_on() {
         let survival = learned((0..1000).map(|index| (if index % 10 == 0 { 1000 } else { 100 }, false)));
-        let given = |generated: f64, at: f64| (survival.at(generated) - survival.at(at)).exp();
+        let given = |generated: f64, at: f64| exp(survival.at(generated) - survival.at(at));
         assert!(given(0.0, 500.0) < 0.13);
         assert!(given(256.0, 500.0) > 0.85);
     }

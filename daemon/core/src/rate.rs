@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use libm::exp;
+
 use crate::units::{Blocks, Mono, real};
 
 /// Time over which a measured rate forgets where nothing else is said.
@@ -35,7 +37,7 @@ impl Mean {
         if !value.is_finite() {
             return;
         }
-        let weight = 1.0 - (-elapsed.as_secs_f64() / self.memory.as_secs_f64()).exp();
+        let weight = 1.0 - exp(-elapsed.as_secs_f64() / self.memory.as_secs_f64());
         self.value = Some(match self.value {
             None => value,
             Some(old) => old + (value - old) * weight,
@@ -57,7 +59,7 @@ pub(crate) struct Drain {
 
 impl Drain {
     fn decay(&self, now: Mono) -> f64 {
-        (-now.since(self.last).as_secs_f64() / MEMORY.as_secs_f64()).exp()
+        exp(-now.since(self.last).as_secs_f64() / MEMORY.as_secs_f64())
     }
 
     /// `blocks` were given back.

@@ -7,6 +7,8 @@
 
 use std::time::Duration;
 
+use libm::exp;
+
 use crate::{
     decision::Weighed,
     engine::Engine,
@@ -49,7 +51,7 @@ impl Later {
 
     fn learn(&mut self, admitted: bool) {
         let step = if admitted { WANTED - 1.0 } else { WANTED };
-        self.0 = (self.0 * (STEP * step).exp()).clamp(FACTORS.0, FACTORS.1);
+        self.0 = (self.0 * exp(STEP * step)).clamp(FACTORS.0, FACTORS.1);
     }
 }
 

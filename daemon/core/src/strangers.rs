@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use libm::exp;
+
 use crate::{
     parts::Parts,
     units::{Mono, real},
@@ -81,7 +83,7 @@ impl Strangers {
     ) {
         let passed = real(came) + std::mem::replace(&mut self.waiting, real(waiting)) - real(waiting);
         let Some(tokens) = tokens else { return };
-        let keep = (-elapsed.as_secs_f64() / MEMORY.as_secs_f64()).exp();
+        let keep = exp(-elapsed.as_secs_f64() / MEMORY.as_secs_f64());
         self.passed = self.passed * keep + passed;
         self.tokens = self.tokens * keep + tokens;
     }
@@ -102,7 +104,7 @@ impl Strangers {
             return;
         }
         let (asks, came) = (real(asks), real(came));
-        let keep = (-seconds / MEMORY.as_secs_f64()).exp();
+        let keep = exp(-seconds / MEMORY.as_secs_f64());
         // Numbers vary as their expectations, and those go with time.
         let weight = 1.0 / seconds;
         for (sum, value) in [
