@@ -34,10 +34,11 @@ impl Work {
         Self::of_all(prompt.into(), uncached)
     }
 
-    /// Several prompts, as if they were of one length.
+    /// Several prompts. The squares of their lengths together are at most their sum times the longest.
     pub(crate) fn of_all(prompts: Prompts, uncached: Tokens) -> Self {
         let (total, cached) = (real(prompts.total.0), real(prompts.total.0.saturating_sub(uncached.0)));
-        let squares = (total * total - cached * cached) / f64::from(prompts.count.max(1));
+        let share = if total > 0.0 { real(prompts.longest.0) / total } else { 1.0 };
+        let squares = (total * total - cached * cached) * share;
         Self { tokens: total - cached, squares }
     }
 

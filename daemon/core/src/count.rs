@@ -142,7 +142,7 @@ impl TextSize {
         if self.prompts > 0 {
             return self.longest_least.min(self.cut.unwrap_or(Self::WINDOW));
         }
-        let words = self.beside() + Tokens(self.words);
+        let words = self.known + Tokens(self.words);
         self.hard().low.max(self.kept(words))
     }
 
@@ -188,7 +188,8 @@ impl TextSize {
         let once = (chat + SPECIAL_TOKENS).saturating_mul(self.count());
         let added = self.messages.saturating_mul(MESSAGE_TOKENS).saturating_add(once);
         let certain = self.bytes.saturating_sub(self.optional_bytes);
-        let low = self.beside() + Tokens(certain / LONGEST_TOKEN_BYTES);
+        // What is assumed of pictures is no lower bound.
+        let low = self.known + Tokens(certain / LONGEST_TOKEN_BYTES);
         let high = self.beside() + Tokens(self.bytes.saturating_add(added));
         Bounds { low: self.kept(low), high: self.kept(high) }
     }

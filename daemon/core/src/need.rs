@@ -89,7 +89,7 @@ impl Need {
             }
             granted = Some(left);
         }
-        granted = granted.or(limit);
+        granted = granted.or(limit.map(|limit| left.map_or(limit, |left| limit.min(left))));
         let room = window.map(|window| window.saturating_sub(prompts.shortest()).max(first));
         let left = room.unwrap_or(Tokens(MAX_COUNT));
         let output = granted.unwrap_or(unlimited).min(left);
@@ -161,6 +161,21 @@ mod tests {
         settings.clamp_max_tokens = false;
         let misfit = Need::of(&asked, Some(Tokens(4096)), Tokens(1024), &settings).unwrap_err();
         assert_eq!(misfit, Misfit::Context { window: Tokens(4096) });
+    }
+
+    #[test]
+    fn a_limit_of_the_operator_is_granted_as_far_as_the_window_goes() {
+        let settings = Settings { max_tokens_limit: Some(Tokens(256)), ..Settings::default() };
+        let need = Need::of(&request(4000), Some(Tokens(4096)), Tokens(1024), &settings).unwrap();
+        assert_eq!((need.granted, need.output), (Some(Tokens(96)), Tokens(96)));
+    }
+
+    #[test]
+    fn what_is_assumed_of_pictures_denies_nothing() {
+        let pictures = TextSize { assumed: Tokens(9000), messages: 1, bytes: 40, ..TextSize::default() };
+        let asked = Request { prompt: Prompt::Text(pictures), ..request(0) };
+        let need = Need::of(&asked, Some(Tokens(4096)), Tokens(1024), &Settings::default()).unwrap();
+        assert_eq!((need.prompts.total, need.count), (Tokens(4095), PromptCount::Bounded));
     }
 
     #[test]

@@ -70,6 +70,8 @@ struct Tally {
     uncounted: AtomicU64,
 }
 
+/// Stack of a thread that counts: a template's tree is taken down level by level.
+const STACK_BYTES: usize = 16 << 20;
 /// Most texts that are counted or wait to be, KiB.
 const ROOM_KIB: usize = 64 << 10;
 
@@ -154,7 +156,7 @@ impl Tokens {
                 drop((permit, room));
                 let _ = answer.send(counted);
             };
-            thread::Builder::new().name("tokens".into()).spawn(counting).ok()?;
+            thread::Builder::new().name("tokens".into()).stack_size(STACK_BYTES).spawn(counting).ok()?;
             counted.await.ok()?
         });
         match counted.await.ok()?? {

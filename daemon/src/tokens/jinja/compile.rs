@@ -17,7 +17,7 @@ use super::{
     MAX_DEPTH, NAME,
     nodes::{binary, comparison, constant, emit, filtered, not, operator, variable},
     parts::Found,
-    source::{WHITESPACE, between, check_escapes},
+    source::{WHITESPACE, between, check_tokens},
     too_long, unlike,
 };
 
@@ -42,7 +42,7 @@ const FUNCTIONS: [&str; 4] = ["range", "namespace", "strftime_now", "raise_excep
 
 /// The tree of a normalized source, and whether it goes through the parts of a message's content.
 pub(super) fn compile(source: &str) -> Result<(Stmt<'_>, bool), Error> {
-    check_escapes(source)?;
+    check_tokens(source)?;
     let Stmt::Template(template) = parse(source, NAME, Default::default(), WHITESPACE)? else {
         return Err(unlike());
     };

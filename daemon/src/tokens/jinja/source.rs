@@ -7,7 +7,7 @@ use minijinja::{
     machinery::{Span, Token, WhitespaceConfig, tokenize},
 };
 
-use super::unlike;
+use super::{too_long, unlike};
 
 /// How Jinja treats blanks in a chat template.
 pub(super) const WHITESPACE: WhitespaceConfig =
@@ -38,10 +38,23 @@ pub(super) fn normalized(source: &str) -> Result<String, Error> {
     Ok(text)
 }
 
-/// Of the escapes in texts, only those that Python and minijinja read alike.
-pub(super) fn check_escapes(source: &str) -> Result<(), Error> {
+/// Most tokens of one tag: minijinja nests an expression one level deeper for an operator, without a bound of its own.
+const MAX_TAG_TOKENS: u32 = 1000;
+/// Most `elif` of a template: likewise one level each.
+const MAX_ELIFS: u32 = 500;
+
+/// Before parsing: of the escapes in texts, only those that Python and minijinja read alike, and no deeper nesting than
+/// the stack holds.
+pub(super) fn check_tokens(source: &str) -> Result<(), Error> {
+    let (mut in_tag, mut elifs) = (0, 0);
     for token in tokenize(source, false, Default::default(), WHITESPACE) {
-        let (Token::String(_), span) = token? else { continue };
+        let (token, span) = token?;
+        in_tag = if matches!(token, Token::BlockStart | Token::VariableStart) { 0 } else { in_tag + 1 };
+        elifs += u32::from(matches!(token, Token::Ident("elif")));
+        if in_tag > MAX_TAG_TOKENS || elifs > MAX_ELIFS {
+            return Err(too_long());
+        }
+        let Token::String(_) = token else { continue };
         let mut letters = source.get(between(span)).unwrap_or_default().chars();
         while let Some(letter) = letters.next() {
             if letter != '\\' {
@@ -68,4 +81,35 @@ pub(super) fn check_escapes(source: &str) -> Result<(), Error> {
 pub(super) fn between(span: Span) -> std::ops::Range<usize> {
     let at = |offset: u32| usize::try_from(offset).unwrap_or(usize::MAX);
     at(span.start_offset)..at(span.end_offset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nests_deeper_than_the_stack_holds_is_refused_before_it_is_parsed() {
+        for deep in [
+            format!("{{{{ x{} }}}}", "|a".repeat(200_000)),
+            format!("{{{{ 1{} }}}}", "+1".repeat(200_000)),
+            format!("{{{{ {}x }}}}", "not ".repeat(200_000)),
+            format!("{{% if a %}}{}{{% endif %}}", "{% elif b %}".repeat(200_000)),
+        ] {
+            assert!(super::super::compile::compile(&deep).is_err());
+        }
+        assert!(check_tokens(&"{{ x|a }}".repeat(10_000)).is_ok());
+    }
+
+    #[test]
+    fn the_deepest_that_is_parsed_fits_the_stack_of_the_counting_thread() {
+        let parse = || {
+            for deep in ["not ", "-"] {
+                let _ = super::super::compile::compile(&format!("{{{{ {}x }}}}", deep.repeat(990)));
+            }
+            let elifs = "{% elif b %}".repeat(490);
+            let _ = super::super::compile::compile(&format!("{{% if a %}}{elifs}{{% endif %}}"));
+        };
+        let thread = std::thread::Builder::new().stack_size(crate::tokens::STACK_BYTES).spawn(parse);
+        thread.unwrap().join().unwrap();
+    }
 }
