@@ -1,6 +1,7 @@
 //! Makes every `:authority` acceptable. The HTTP/2 library refuses a value that is no host name, and gRPC libraries send the
 //! path of a Unix socket there, plain or percent-encoded. No call depends on the value, so each of its bytes is replaced by
-//! an `X` before the library reads it. The length stays, and with it every other byte of the connection.
+//! an `X` before the library reads it. The length stays, and with it every other byte of the connection. A value whose name
+//! is an index of HPACK's dynamic table is not found; no known client sends that.
 //!
 //! Frames are those of RFC 9113, section 4; fields are encoded as RFC 7541 (HPACK), section 6.
 

@@ -38,7 +38,7 @@ pub(crate) struct Args {
     /// Rules, separated by commas; all by default.
     #[arg(long, value_delimiter = ',')]
     pub(crate) policies: Vec<String>,
-    /// Seconds in which requests arrive, for every situation.
+    /// Seconds in which requests arrive, for every named situation.
     #[arg(long)]
     pub(crate) seconds: Option<f64>,
     /// So many draws of everything that is left to chance; the tables show their means

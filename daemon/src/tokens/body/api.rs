@@ -76,7 +76,9 @@ pub(super) fn read<'a>(keys: &Keys<'a>) -> Result<Body<'a>, BodyError> {
             Some(field) => return not_understood(field, "ask for each prompt with prompt_tokens"),
             None => Body::default(),
         },
-        [Some(_), ..] => return not_understood("messages", "it stands beside prompt or input; leave one"),
+        [Some(_), ..] => {
+            return not_understood("messages", "it came together with prompt or input; send only one of them");
+        }
         [None, ..] => return not_understood("prompt", "it stands beside input; leave one"),
     };
     let stops = ["stop", "stop_sequences"].into_iter().filter_map(|key| keys.get(key));
