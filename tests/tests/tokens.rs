@@ -72,6 +72,27 @@ fn a_text_that_does_not_fit_by_its_lower_bound_needs_no_count() {
 }
 
 #[test]
+fn a_text_whose_words_exceed_the_window_is_denied_for_that_by_a_full_engine_as_well() {
+    // Nothing is learned, and no block is left.
+    let mut node = ready_node(strict(), 100);
+    let _ = admitted(&node.admit(at(1.0), &request(1500, Some(80))).unwrap());
+    let asked = asking(TextSize { bytes: 10_000, words: 2000, ..TextSize::default() }, 10);
+    let settled = node.settle_count(at(1.0), &asked).unwrap();
+    let decision = node.admit(at(1.0), &Request { prompt: settled, ..asked }).unwrap();
+    assert_eq!(denied(&decision).reason, Reason::ContextTooLong);
+}
+
+#[test]
+fn what_is_assumed_of_a_picture_is_called_no_bound() {
+    let mut node = ready_node(strict(), 100);
+    let asked = asking(TextSize { assumed: Tokens(300), ..prose(300) }, 50);
+    let settled = node.settle_count(at(1.0), &asked).unwrap();
+    let decision = node.admit(at(1.0), &Request { prompt: settled, ..asked }).unwrap();
+    let _ = admitted(&decision);
+    assert_eq!(decision.prompt.unwrap().1, PromptCount::Estimated);
+}
+
+#[test]
 fn a_grant_that_the_window_would_cut_short_needs_a_count() {
     // A window of 1,600 tokens; 5,200 bytes have 1,300 tokens more or less.
     let mut node = taught();

@@ -138,7 +138,32 @@ pub(crate) fn json(file: &Path) -> Result<Value, PlanError> {
     if text.len() as u64 > MAX_BYTES {
         return Err(malformed(format!("it is larger than {MAX_BYTES} bytes")));
     }
-    serde_json::from_slice(&text).map_err(|error| malformed(error.to_string()))
+    serde_json::from_slice(&without_numbers_of_python(&text)).map_err(|error| malformed(error.to_string()))
+}
+
+/// `text` with null for `NaN` and `Infinity`, which Python's json reads and writes: Mamba 2 checkpoints have them.
+fn without_numbers_of_python(text: &[u8]) -> Vec<u8> {
+    let (mut out, mut rest, mut quoted) = (Vec::with_capacity(text.len()), text, false);
+    while let Some((&byte, after)) = rest.split_first() {
+        let word = [&b"-Infinity"[..], b"Infinity", b"NaN"].into_iter().find(|word| rest.starts_with(word));
+        match word.filter(|_| !quoted) {
+            Some(word) => {
+                out.extend(b"null");
+                rest = &rest[word.len()..];
+                continue;
+            }
+            None if quoted && byte == b'\\' => {
+                out.push(byte);
+                out.extend(after.first());
+                rest = after.get(1..).unwrap_or_default();
+                continue;
+            }
+            None => quoted ^= byte == b'"',
+        }
+        out.push(byte);
+        rest = after;
+    }
+    out
 }
 
 fn at<'a>(map: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
@@ -160,6 +185,13 @@ mod tests {
 
     fn config(text: &str) -> Config {
         Config::of(serde_json::from_str(text).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn numbers_that_only_python_writes_are_read_as_null() {
+        let text = br#"{"a":[0.0, Infinity],"b":-Infinity,"c":NaN,"d":"NaN \" Infinity"}"#;
+        let json: Value = serde_json::from_slice(&without_numbers_of_python(text)).unwrap();
+        assert_eq!(json.to_string(), r#"{"a":[0.0,null],"b":null,"c":null,"d":"NaN \" Infinity"}"#);
     }
 
     #[test]

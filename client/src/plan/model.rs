@@ -21,6 +21,9 @@ const WINDOWS: [&str; 8] = [
     "seq_len",
 ];
 
+/// Largest factor of a RoPE scaling.
+const MAX_FACTOR: f64 = 1024.0;
+
 /// How far back a layer looks, and so which tokens it keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Reach {
@@ -126,13 +129,21 @@ fn window(config: &Config) -> Result<Option<u64>, PlanError> {
         table.and_then(|table| table.get("rope_type").or_else(|| table.get("type"))).and_then(Value::as_str);
     match kind {
         Some("su" | "longrope") => Ok(config.count("original_max_position_embeddings")?.or(told)),
-        // Other kinds are in the window already.
-        Some("linear" | "dynamic") if !config.word("model_type").contains("gemma3") => {
-            let factor = table.and_then(|table| table.get("factor")).and_then(Value::as_f64);
-            Ok(told.map(|window| scaled(window, factor.unwrap_or(1.0))))
+        // These are in the window already.
+        None | Some("llama3" | "yarn" | "deepseek_yarn" | "deepseek_llama_scaling") => Ok(told),
+        Some(_) if config.word("model_type").contains("gemma3") => Ok(told),
+        Some(_) => {
+            let factor = factor(table.and_then(|table| table.get("factor")))?;
+            Ok(told.map(|window| scaled(window, factor)))
         }
-        _ => Ok(told),
     }
+}
+
+/// The factor of a RoPE scaling; 1 where there is none.
+fn factor(value: Option<&Value>) -> Result<f64, PlanError> {
+    let Some(value) = value.filter(|value| !value.is_null()) else { return Ok(1.0) };
+    let factor = value.as_f64().filter(|factor| (1.0..=MAX_FACTOR).contains(factor));
+    factor.ok_or_else(|| wrong("rope_scaling.factor", value, "a number of 1 to 1024"))
 }
 
 /// `window × factor`, rounded down.
@@ -160,7 +171,10 @@ pub(crate) fn hidden(config: &Config) -> Result<u64, PlanError> {
 pub(crate) fn head_width(config: &Config) -> Result<u64, PlanError> {
     Ok(match config.count("head_dim")? {
         Some(width) => width,
-        None => hidden(config)? / heads(config)?,
+        None => match hidden(config)? / heads(config)? {
+            0 => return Err(wrong("hidden_size", &hidden(config)?.into(), "at least num_attention_heads")),
+            width => width,
+        },
     })
 }
 
@@ -219,6 +233,9 @@ fn attention(config: &Config, kind: Kind, reach: Reach) -> Result<Layer, PlanErr
         (_, Some(heads)) => heads,
         (_, None) => kv_heads(config)?,
     };
+    if heads == 0 || (kind == Kind::Full && !self::heads(config)?.is_multiple_of(heads)) {
+        return Err(wrong("num_key_value_heads", &heads.into(), "a divisor of num_attention_heads"));
+    }
     let width = told("head_dim")?.map_or_else(|| head_width(config), Ok)?;
     // Only MiMo-V2 has values of a width of their own.
     let split = config.family().own.iter().any(|(of, key, _)| *of == kind && *key == "v_head_dim");

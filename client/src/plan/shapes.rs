@@ -358,3 +358,33 @@ fn the_checkpoint_may_give_the_type_of_the_cache() {
     let error = of(r#"{"quant_method":"modelopt","kv_cache_quant_algo":"NVFP4"}"#).unwrap_err().to_string();
     assert!(error.contains("quantization_config.kv_cache_quant_algo: \"NVFP4\""), "{error}");
 }
+
+#[test]
+fn heads_without_a_width_and_heads_that_do_not_divide_are_refused() {
+    let llama = |more: &str| {
+        let json = format!(
+            r#"{{"model_type":"llama","num_hidden_layers":2,"num_attention_heads":32,"max_position_embeddings":8192,{more}}}"#
+        );
+        Model::of(&config(&json).unwrap())
+    };
+    assert!(llama(r#""hidden_size":4096,"num_key_value_heads":8"#).is_ok());
+    for (more, key) in [
+        (r#""hidden_size":16,"num_key_value_heads":8"#, "hidden_size"),
+        (r#""hidden_size":4096,"num_key_value_heads":5"#, "num_key_value_heads"),
+        (r#""hidden_size":4096,"num_key_value_heads":64"#, "num_key_value_heads"),
+        (
+            r#""hidden_size":4096,"num_key_value_heads":8,"rope_scaling":{"type":"linear","factor":0}"#,
+            "rope_scaling.factor",
+        ),
+        (
+            r#""hidden_size":4096,"num_key_value_heads":8,"rope_scaling":{"type":"linear","factor":"4"}"#,
+            "rope_scaling.factor",
+        ),
+    ] {
+        let refused = llama(more).unwrap_err().to_string();
+        assert!(refused.contains(key), "{refused}");
+    }
+    // vLLM scales by the factor of every kind that does not have it in the window already.
+    let ntk = r#""hidden_size":4096,"num_key_value_heads":8,"rope_scaling":{"type":"ntk","factor":4.0}"#;
+    assert_eq!(llama(ntk).unwrap().window, Some(32_768));
+}

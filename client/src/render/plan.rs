@@ -124,7 +124,10 @@ impl Report {
             text += &flow("memory    ", ", ", &self.memory(budget));
         }
         let groups = counted(count_of(&self.layout.groups), "group");
-        let per_token = format!("{} per token", bytes(self.bytes_per_token));
+        let per_token = match self.bytes_per_token {
+            0 => "no more per token beyond the layers' windows".into(),
+            more => format!("{} per token", bytes(more)),
+        };
         let block = format!("{} per block in {groups}", bytes(self.layout.block_bytes));
         text +=
             &flow("KV cache  ", ", ", &[format!("{} per GPU", bytes(self.cache_bytes)), per_token, block]);

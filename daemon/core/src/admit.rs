@@ -195,7 +195,7 @@ impl Node {
             admitted_at: now,
             rank: weighed.rank,
             prompts: need.prompts,
-            count: need.count,
+            count: need.shown,
             text: request.prompt.text().map(|text| (served(engine, request), text)),
             output: need.output,
             granted: need.granted,

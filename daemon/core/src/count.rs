@@ -133,7 +133,8 @@ impl TextSize {
 
     /// The prompts, where all together have at least `total` tokens.
     fn at_least(&self, total: Tokens) -> Prompts {
-        Prompts { longest: Tokens(total.0.div_ceil(self.count())), ..self.at_most(total) }
+        let longest = Tokens(total.0.div_ceil(self.count())).max(self.longest_least);
+        Prompts { longest, ..self.at_most(total) }
     }
 
     /// The longest prompt has at least this many tokens: a word has one of its own, for tokenizers split text at blanks
@@ -258,7 +259,9 @@ impl Node {
             let prompt = Prompt::Counted { text, prompts, count: PromptCount::Estimated };
             self.foretell(now, &Request { prompt, ..*request })
         };
-        let (low, high) = (text.at_least(bounds.low), text.at_most(bounds.high));
+        // A text that surely exceeds the window is denied for that, whatever else it lacks.
+        let least = if text.prompts > 1 { bounds.low } else { bounds.low.max(text.surely()) };
+        let (low, high) = (text.at_least(least), text.at_most(bounds.high.max(least)));
         let most = at(high);
         // The grant may be less than what is asked because the window is full; at the other bound it would not be.
         if most.is_ok_and(|granted| granted == request.max_tokens) || most.is_ok() && most == at(low) {

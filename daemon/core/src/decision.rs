@@ -111,7 +111,7 @@ impl Weighed {
 
     /// Prompt tokens used and how they were found.
     pub(crate) fn prompt(&self) -> Option<(Tokens, PromptCount)> {
-        self.need.map(|need| (need.prompts.total, need.count))
+        self.need.map(|need| (need.prompts.total, need.shown))
     }
 }
 

@@ -15,6 +15,8 @@ pub(crate) struct Need {
     pub(crate) prompts: Prompts,
     /// How they were found.
     pub(crate) count: PromptCount,
+    /// How they were found, for the caller.
+    pub(crate) shown: PromptCount,
     /// Output tokens per sequence that room is kept for.
     pub(crate) output: Tokens,
     /// Output tokens per sequence that the caller may forward; `None`: it set none and none is imposed.
@@ -95,7 +97,8 @@ impl Need {
         let output = granted.unwrap_or(unlimited).min(left);
         let most = granted.unwrap_or(left).min(left);
         let n = request.n.max(1).saturating_mul(prompts.count.max(1));
-        Ok(Self { prompts, count, output, granted, most, n })
+        let shown = named(request.prompt, count);
+        Ok(Self { prompts, count, shown, output, granted, most, n })
     }
 
     /// Tokens that it may come to compute: each prompt once, the output of every sequence.
@@ -118,6 +121,12 @@ fn counted(prompt: Prompt) -> (Prompts, PromptCount) {
         Prompt::Text(text) => (text.at_most(text.hard().high), PromptCount::Bounded),
         Prompt::Bytes(bytes) => (Tokens(bytes).into(), PromptCount::Bounded),
     }
+}
+
+/// How the prompts were found, for the caller: what is assumed of a picture is no bound.
+fn named(prompt: Prompt, count: PromptCount) -> PromptCount {
+    let assumed = prompt.text().is_some_and(|text| text.assumed > Tokens::ZERO);
+    if assumed && count == PromptCount::Bounded { PromptCount::Estimated } else { count }
 }
 
 /// Tokens of the longest prompt and how they were found; where only bounds are known, its lower bound.
@@ -175,7 +184,7 @@ mod tests {
         let pictures = TextSize { assumed: Tokens(9000), messages: 1, bytes: 40, ..TextSize::default() };
         let asked = Request { prompt: Prompt::Text(pictures), ..request(0) };
         let need = Need::of(&asked, Some(Tokens(4096)), Tokens(1024), &Settings::default()).unwrap();
-        assert_eq!((need.prompts.total, need.count), (Tokens(4095), PromptCount::Bounded));
+        assert_eq!((need.prompts.total, need.shown), (Tokens(4095), PromptCount::Estimated));
     }
 
     #[test]

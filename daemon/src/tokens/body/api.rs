@@ -77,9 +77,12 @@ pub(super) fn read<'a>(keys: &Keys<'a>) -> Result<Body<'a>, BodyError> {
             None => Body::default(),
         },
         [Some(_), ..] => {
-            return not_understood("messages", "it came together with prompt or input; send only one of them");
+            return not_understood(
+                "messages",
+                "it came together with prompt or input; send only one of them",
+            );
         }
-        [None, ..] => return not_understood("prompt", "it stands beside input; leave one"),
+        [None, ..] => return not_understood("prompt", "it came together with input; send only one of them"),
     };
     let stops = ["stop", "stop_sequences"].into_iter().filter_map(|key| keys.get(key));
     Ok(Body {
