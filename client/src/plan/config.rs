@@ -149,7 +149,7 @@ fn without_numbers_of_python(text: &[u8]) -> Vec<u8> {
         match word.filter(|_| !quoted) {
             Some(word) => {
                 out.extend(b"null");
-                rest = &rest[word.len()..];
+                rest = rest.get(word.len()..).unwrap_or_default();
                 continue;
             }
             None if quoted && byte == b'\\' => {
