@@ -128,7 +128,7 @@ impl<'a> Run<'a> {
     }
 
     fn play(&mut self) {
-        while !(self.out.overflows && self.watched.is_some() && self.start.exact) && !self.finished() {
+        while !(self.finished() || self.out.overflows && self.watched.is_some() && self.start.exact) {
             self.arrive();
             if self.running.is_empty() && self.queue.is_empty() {
                 let Some(next) = self.coming.front() else { return };
@@ -139,9 +139,9 @@ impl<'a> Run<'a> {
             match self.queue.front().copied() {
                 Some(head) if budget > 0 && self.may_start(&head, 0, 0) => {
                     if head.left > budget {
-                        self.chunks(budget)
+                        self.chunks(budget);
                     } else {
-                        self.pack(budget)
+                        self.pack(budget);
                     }
                 }
                 // Nothing will make room for it.

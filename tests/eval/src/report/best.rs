@@ -1,5 +1,6 @@
 //! Of every rule its best parameter, and what rules are judged against.
 
+use super::gates::harmless;
 use crate::{
     measure::{Figure, Measured},
     policy::{CLAIRVOYANT, STATE},
@@ -27,10 +28,14 @@ impl Outcome {
         runs.reduce(|best, one| if one.value(figure) > best.value(figure) { one } else { best })
     }
 
-    /// Goodput of the clairvoyant.
+    /// The highest goodput of the clairvoyant rules, and of every other rule that stays within the gates. `None`: no
+    /// clairvoyant rule ran.
     pub(crate) fn ceiling(&self) -> Option<f64> {
-        let ceiling = self.most(CLAIRVOYANT, Figure::Goodput);
-        ceiling.and_then(|measured| measured.get(Figure::Goodput)).filter(|goodput| *goodput > 0.0)
+        let clairvoyant = self.most(CLAIRVOYANT, Figure::Goodput)?;
+        let others = self.measured.iter().filter(|run| harmless(self, run));
+        let goodput =
+            others.chain([clairvoyant]).map(|run| run.value(Figure::Goodput)).max_by(f64::total_cmp);
+        goodput.filter(|goodput| *goodput > 0.0)
     }
 
     /// The run that good requests are judged against: the state reference where it ran, else the clairvoyant.

@@ -24,6 +24,12 @@ impl Gates {
     }
 }
 
+/// Whether `run` preempts few enough and is late with few enough, as one of `outcome`.
+pub(super) fn harmless(outcome: &Outcome, run: &Measured) -> bool {
+    let gates = Gates::of(&outcome.situation);
+    run.value(Figure::Preempted) * 100.0 <= gates.preempted && run.value(Figure::Late) * 100.0 <= gates.late
+}
+
 /// A run by what is promised, percent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Judged {
