@@ -194,7 +194,8 @@ fn a_report_comes_after_all_that_happened_before_its_time() {
                 _ => {}
             }
         }
-        assert!(exits.contains(&(victim.pid(), exit(Some(3), None))), "{exits:?}");
+        // Without programs, what is reaped before it is looked at has ended in an unknown way.
+        assert!(exits.iter().any(|(pid, _)| *pid == victim.pid()), "{exits:?}");
     }
 }
 
