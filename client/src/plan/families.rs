@@ -16,7 +16,7 @@ pub(crate) enum Layers {
     Full,
     /// All with full attention, unless `use_sliding_window` is set: that is refused.
     WithoutWindow,
-    /// As `layer_types` says; without it, one in `full` (or in so many as `key` says) has full attention.
+    /// As `layer_types` says. Without it, one layer in `full` has full attention; the config may set that number by `key`.
     Every {
         /// Key that gives the number.
         key: &'static str,
@@ -54,7 +54,7 @@ pub(crate) enum Attention {
     Indexed,
 }
 
-/// The type of the values of a recurrent state, where vLLM is not told otherwise.
+/// The default type of the values of a recurrent state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StateType {
     /// That of the model (`mamba_ssm_cache_dtype` auto).

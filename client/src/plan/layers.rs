@@ -16,7 +16,7 @@ const MAX_LAYERS: u64 = 4096;
 pub(crate) enum Kind {
     /// Attention to all tokens.
     Full,
-    /// Attention to all tokens, with one KV head for so many heads.
+    /// Attention to all tokens. The value is the number of heads that share a KV head.
     Grouped(u64),
     /// Attention to the last tokens.
     Sliding,
@@ -162,7 +162,8 @@ fn ones(config: &Config, key: &'static str, count: u64, marked: Kind) -> Result<
     first(key, list, count)?.iter().map(kind).collect()
 }
 
-/// Llama 4: an empty list means that one layer in so many has no rotary embedding (transformers, `Llama4TextConfig`).
+/// Llama 4: an empty list means that layers without rotary embedding come at a fixed interval (transformers,
+/// `Llama4TextConfig`).
 fn chunks(config: &Config, count: u64) -> Result<Vec<Kind>, PlanError> {
     if config.list("no_rope_layers").is_some() {
         return ones(config, "no_rope_layers", count, Kind::Chunked);
@@ -191,7 +192,7 @@ fn blocks(config: &Config, count: u64) -> Result<Vec<Kind>, PlanError> {
     first(key, list, count)?.iter().map(kind).collect()
 }
 
-/// Jamba: every so many layers one with attention (transformers, `JambaConfig.layers_block_type`).
+/// Jamba: layers with attention come at a fixed interval (transformers, `JambaConfig.layers_block_type`).
 fn period(config: &Config, count: u64) -> Result<Vec<Kind>, PlanError> {
     let period = config.needed("attn_layer_period", "the kinds of the layers")?;
     let offset = config.count("attn_layer_offset")?.unwrap_or(0);

@@ -30,7 +30,7 @@ pub(crate) struct Serving {
 pub(crate) enum Keeps {
     /// These tokens.
     Tokens(Reach),
-    /// One state; with cached prefixes, so many.
+    /// One state, or this many with prefix caching.
     State(u64),
 }
 

@@ -1,4 +1,4 @@
-//! What each layer of a model keeps per request, told from its configuration.
+//! What each layer of a model keeps per request, from its configuration.
 
 use serde_json::Value;
 
@@ -81,7 +81,7 @@ pub(crate) struct Model {
     pub(crate) kind: String,
     /// Attention heads.
     pub(crate) heads: u64,
-    /// Context window it was made for; `None`: not told.
+    /// Context window it was made for; `None`: unknown.
     pub(crate) window: Option<u64>,
     /// What its layers keep. A layer that keeps nothing is none.
     pub(crate) layers: Vec<Layer>,
@@ -118,23 +118,23 @@ impl Model {
 
 /// The context window that vLLM takes from config.json (0.32, config/model.py, `_get_and_verify_max_len`).
 fn window(config: &Config) -> Result<Option<u64>, PlanError> {
-    let mut told = None;
+    let mut given = None;
     for key in WINDOWS {
         let window = config.count(key)?;
-        told = told.into_iter().chain(window).min();
+        given = given.into_iter().chain(window).min();
     }
-    let told = config.count("model_max_length")?.or(told);
+    let given = config.count("model_max_length")?.or(given);
     let table = config.value("rope_scaling").or_else(|| config.value("rope_parameters"));
     let kind =
         table.and_then(|table| table.get("rope_type").or_else(|| table.get("type"))).and_then(Value::as_str);
     match kind {
-        Some("su" | "longrope") => Ok(config.count("original_max_position_embeddings")?.or(told)),
+        Some("su" | "longrope") => Ok(config.count("original_max_position_embeddings")?.or(given)),
         // These are in the window already.
-        None | Some("llama3" | "yarn" | "deepseek_yarn" | "deepseek_llama_scaling") => Ok(told),
-        Some(_) if config.word("model_type").contains("gemma3") => Ok(told),
+        None | Some("llama3" | "yarn" | "deepseek_yarn" | "deepseek_llama_scaling") => Ok(given),
+        Some(_) if config.word("model_type").contains("gemma3") => Ok(given),
         Some(_) => {
             let factor = factor(table.and_then(|table| table.get("factor")))?;
-            Ok(told.map(|window| scaled(window, factor)))
+            Ok(given.map(|window| scaled(window, factor)))
         }
     }
 }
@@ -178,7 +178,7 @@ pub(crate) fn head_width(config: &Config) -> Result<u64, PlanError> {
     })
 }
 
-/// KV heads: as told, one under multi-query attention, else as many as attention heads where the family says so.
+/// KV heads: the configured number, one under multi-query attention, or one per attention head where the family has that.
 pub(crate) fn kv_heads(config: &Config) -> Result<u64, PlanError> {
     // Falcon: `multi_query` counts in the old architecture only.
     let single =
@@ -224,11 +224,11 @@ fn own(config: &Config, kind: Kind, key: &'static str) -> &'static str {
 }
 
 fn attention(config: &Config, kind: Kind, reach: Reach) -> Result<Layer, PlanError> {
-    let told = |key: &'static str| match own(config, kind, key) {
+    let of_kind = |key: &'static str| match own(config, kind, key) {
         common if common == key => Ok(None),
         special => config.needed(special, "layers of this kind").map(Some),
     };
-    let heads = match (kind, told("num_key_value_heads")?) {
+    let heads = match (kind, of_kind("num_key_value_heads")?) {
         (Kind::Grouped(group), _) => heads(config)? / group,
         (_, Some(heads)) => heads,
         (_, None) => kv_heads(config)?,
@@ -236,7 +236,7 @@ fn attention(config: &Config, kind: Kind, reach: Reach) -> Result<Layer, PlanErr
     if heads == 0 || (kind == Kind::Full && !self::heads(config)?.is_multiple_of(heads)) {
         return Err(wrong("num_key_value_heads", &heads.into(), "a divisor of num_attention_heads"));
     }
-    let width = told("head_dim")?.map_or_else(|| head_width(config), Ok)?;
+    let width = of_kind("head_dim")?.map_or_else(|| head_width(config), Ok)?;
     // Only MiMo-V2 has values of a width of their own.
     let split = config.family().own.iter().any(|(of, key, _)| *of == kind && *key == "v_head_dim");
     let value = if split { config.count(own(config, kind, "v_head_dim"))? } else { None }.unwrap_or(width);

@@ -21,7 +21,7 @@ impl Canvas {
     /// Without colour, [`WIDTH`] columns wide.
     pub(crate) const PLAIN: Self = Self { paint: Paint::Plain, columns: WIDTH };
 
-    /// Of so many columns.
+    /// A canvas of this width.
     pub(crate) fn new(paint: Paint, columns: usize) -> Self {
         Self { paint, columns: columns.max(LEAST_COLUMNS) }
     }

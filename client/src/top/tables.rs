@@ -33,7 +33,7 @@ pub(super) struct Column<T> {
     pub(super) title: &'static str,
     /// Whether it holds numbers.
     pub(super) right: bool,
-    /// Its text in so many columns.
+    /// Its text, at most this many columns wide.
     pub(super) cell: fn(View<'_>, &T, usize) -> Text<'static>,
 }
 

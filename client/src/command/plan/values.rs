@@ -5,7 +5,7 @@
 pub(super) enum Window {
     /// The longest that fits, at most the model's own.
     Auto,
-    /// So many tokens.
+    /// A number of tokens.
     Tokens(u64),
 }
 
